@@ -1,0 +1,44 @@
+# A fresh machine needs Python >= 3.11, venv and make; everything else is installed into .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+RUN    ?= runs/demo
+
+.PHONY: help demo test test-fast check format clean
+
+help:            ## list the targets
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: $(VENV)/.core  ## train, evaluate and explain on the built-in click log
+	@$(BIN)/crossrank demo --into $(RUN) --overwrite
+
+test: $(VENV)/.dev  ## every test
+	@$(BIN)/python -m pytest -q -n 2
+
+test-fast: $(VENV)/.dev  ## what is not marked slow
+	@$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+check: $(VENV)/.dev  ## formatting, lint, types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.dev  ## rewrite the code in the one format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:           ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing crossrank into $(VENV) (a few minutes the first time)" >&2
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@$(PIP) -e '.[dev]'
+	@touch $@

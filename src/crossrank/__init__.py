@@ -1,0 +1,43 @@
+"""Train, explain and serve models that cross features.
+
+Example::
+
+    import crossrank as cr
+
+    run = cr.train("clicks.csv", into="runs/first")
+    cr.evaluate(run, "later.csv")["logloss"]
+    cr.explain(run, top=10)
+    run.predict([{"user": "u7", "country": "pt", "hour": 9}])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crossrank.data import EncodedDataset, Encoder
+    from crossrank.evaluation import evaluate, explain
+    from crossrank.runs import Run
+    from crossrank.schema import Schema
+    from crossrank.training import train
+
+__version__ = "0.1.0"
+__all__ = ["EncodedDataset", "Encoder", "Run", "Schema", "evaluate", "explain", "train"]
+
+_ROOMS = {
+    "EncodedDataset": "data",
+    "Encoder": "data",
+    "Run": "runs",
+    "Schema": "schema",
+    "evaluate": "evaluation",
+    "explain": "evaluation",
+    "train": "training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a room when its name is first used, so that ``import crossrank.nn`` stays light."""
+    if name in _ROOMS:
+        return getattr(import_module(f"crossrank.{_ROOMS[name]}"), name)
+    raise AttributeError(f"module 'crossrank' has no attribute '{name}'")

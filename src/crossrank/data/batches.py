@@ -1,0 +1,137 @@
+"""Batches of a split: their order, and one thread that prepares them ahead."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossrank.data.rows import LabeledRows, Positions, id_tensor
+from crossrank.nn.features import Bag, Features
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows as tensors: features, labels (B,), and where the dataset has them weights (B,) and group ids (B,)."""
+
+    features: Features
+    labels: Tensor
+    weights: Tensor | None = None
+    groups: Tensor | None = None
+
+    @classmethod
+    def of(cls, rows: LabeledRows) -> Batch:
+        """Rows as tensors that share their memory."""
+        return cls(
+            rows.encoded.features(),
+            torch.from_numpy(rows.labels),
+            None if rows.weights is None else torch.from_numpy(rows.weights),
+            None if rows.groups is None else id_tensor(rows.groups),
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        """The same rows on another device."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
+
+        bags = tuple(Bag(move(bag.ids), move(bag.offsets)) for bag in self.features.bags)
+        return Batch(
+            Features(move(self.features.categorical), move(self.features.numeric), bags),
+            move(self.labels),
+            None if self.weights is None else move(self.weights),
+            None if self.groups is None else move(self.groups),
+        )
+
+
+class ShuffledOrder:
+    """The order of a split's rows in one epoch: a function of these arguments alone, so any part can be made again.
+
+    The rows, turned by a random number of places, are cut into blocks of neighbours; the blocks are shuffled, and then
+    the rows within each window of blocks. A split that fits into one window is shuffled as a whole; of a larger one
+    only a window at a time has to be in memory. The window does not depend on what a machine has free: all ranks, and
+    a run that is resumed elsewhere, must see one order.
+    """
+
+    def __init__(self, num_rows: int, *, seed: int, epoch: int, window_rows: int, block_rows: int) -> None:
+        self._num_rows, self._block_rows = num_rows, block_rows
+        self._window_blocks = max(window_rows // block_rows, 1)
+        self._key = [seed % 2**64, epoch]
+        generator = self._generator(0)
+        self._turn = int(generator.integers(max(num_rows, 1)))
+        full, rest = divmod(num_rows, block_rows)
+        self._blocks = np.append(generator.permutation(full), [full] if rest else []).astype(np.int64)
+        self._window_number, self._window_rows = -1, np.empty(0, np.int64)
+
+    def rows(self, start: int, stop: int) -> Positions:
+        """The rows at positions ``start`` to ``stop`` of the epoch."""
+        parts = [np.empty(0, np.int64)]
+        while start < stop:
+            window, offset = divmod(start, self._window_blocks * self._block_rows)
+            parts.append(self._window(window)[offset : offset + stop - start])
+            start += len(parts[-1])
+        return np.concatenate(parts)
+
+    def _generator(self, stream: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=self._key, counter=[0, 0, 0, stream]))
+
+    def _window(self, number: int) -> Positions:
+        if number != self._window_number:
+            blocks = self._blocks[number * self._window_blocks : (number + 1) * self._window_blocks]
+            places = (blocks[:, None] * self._block_rows + np.arange(self._block_rows)).ravel()
+            rows = (places[places < self._num_rows] + self._turn) % self._num_rows
+            self._generator(number + 1).shuffle(rows)
+            self._window_number, self._window_rows = number, rows
+        return self._window_rows
+
+
+def ahead(items: Generator[T], *, depth: int) -> Iterator[T]:
+    """The same items, made by a thread that works ahead; it ends when the consumer stops early.
+
+    Args:
+        items: what makes them; an exception in it reaches the consumer.
+        depth: how many may wait.
+    """
+    ready: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def offer(entry: tuple[T] | BaseException | None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put(entry, timeout=0.1)
+                break
+
+    def work() -> None:
+        try:
+            for item in items:
+                offer((item,))
+                if stopped.is_set():
+                    break
+            offer(None)
+        except BaseException as error:
+            offer(error)
+        finally:
+            items.close()
+
+    thread = threading.Thread(target=work, name="crossrank-ahead", daemon=True)
+    thread.start()
+    try:
+        while (entry := ready.get()) is not None:
+            if isinstance(entry, BaseException):
+                raise entry
+            yield entry[0]
+    finally:
+        stopped.set()
+        thread.join()

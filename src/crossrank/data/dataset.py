@@ -1,0 +1,247 @@
+"""An encoded dataset: a folder of memory-mapped arrays, complete or absent.
+
+```
+manifest.json                     format version, row counts, schema, checksums
+encoder/                          what encodes a raw row the same way
+train/  valid/  test/             categorical.npy  numeric.npy  labels.npy  [weights.npy  groups.npy]
+                                  0.bag_ids.npy  0.bag_offsets.npy, 1. … for each multivalent column
+```
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from crossrank.data.arrays import array_checksum, map_array
+from crossrank.data.batches import Batch, ShuffledOrder, ahead
+from crossrank.data.encoder import Encoder
+from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
+from crossrank.data.splits import SPLITS
+from crossrank.errors import ConfigError, DataError, did_you_mean, listing
+from crossrank.files import checksum
+from crossrank.schema import Feature, Schema
+
+FORMAT = "crossrank dataset"
+FORMAT_VERSION = 1
+WINDOW_BYTES = 2**30
+BLOCK_BYTES = 2**19
+BATCHES_AHEAD = 3
+
+
+class Split:
+    """The rows of one split, in memory or mapped from a folder.
+
+    Args:
+        rows: the encoded rows with their labels.
+        window_bytes: a larger split is shuffled block-wise, with this much of it in memory at a time.
+    """
+
+    def __init__(self, rows: LabeledRows, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self.rows, self.window_bytes = rows, window_bytes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.rows)
+
+    @property
+    def categorical(self) -> Ids:
+        return self.rows.encoded.categorical
+
+    @property
+    def numeric(self) -> Floats:
+        return self.rows.encoded.numeric
+
+    @property
+    def bags(self) -> tuple[NumpyBag, ...]:
+        return self.rows.encoded.bags
+
+    @property
+    def labels(self) -> Floats:
+        return self.rows.labels
+
+    @property
+    def weights(self) -> Floats | None:
+        return self.rows.weights
+
+    @property
+    def groups(self) -> Ids | None:
+        return self.rows.groups
+
+    def num_batches(self, batch_size: int, *, drop_last: bool = False, world_size: int = 1) -> int:
+        """How many batches :meth:`batches` yields on every rank."""
+        step = batch_size * world_size
+        return self.num_rows // step if drop_last else -(-self.num_rows // step)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        epoch: int = 0,
+        start_batch: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Iterator[Batch]:
+        """The rows of an epoch in batches, prepared ahead by one thread.
+
+        Over all ranks every row comes exactly once, and all ranks get the same number of batches; the rows of the last
+        batches are divided evenly, so that a rank's last batch is empty where fewer rows than ranks are left.
+
+        Args:
+            batch_size: rows per batch and rank.
+            seed: None for the stored order; otherwise the order is a function of seed and epoch.
+            epoch: which pass over the rows this is.
+            start_batch: where to begin, for a resumed run.
+            drop_last: leave out the last batches if they are not full.
+            rank: which share of each step to yield.
+            world_size: how many ranks share the rows.
+        """
+        if batch_size < 1 or not 0 <= rank < world_size:
+            raise ConfigError(
+                f"batch_size must be at least 1 and rank below world_size; got {batch_size}, {rank} and {world_size}."
+            )
+        count = self.num_batches(batch_size, drop_last=drop_last, world_size=world_size)
+        order = None if seed is None else self._order(seed, epoch)
+
+        def make() -> Generator[Batch]:
+            for number in range(start_batch, count):
+                first = number * batch_size * world_size
+                size = min(batch_size * world_size, self.num_rows - first)
+                start, stop = (first + size * share // world_size for share in (rank, rank + 1))
+                rows = self.rows.slice(start, stop) if order is None else self.rows.take(order.rows(start, stop))
+                yield Batch.of(rows)
+
+        return ahead(make(), depth=BATCHES_AHEAD)
+
+    def _order(self, seed: int, epoch: int) -> ShuffledOrder:
+        arrays = [self.categorical, self.numeric, self.labels, *(array for bag in self.bags for array in bag)]
+        row_bytes = max(sum(array.nbytes for array in arrays) // max(self.num_rows, 1), 1)
+        window_rows = max(self.window_bytes // row_bytes, 1)
+        block_rows = min(max(BLOCK_BYTES // row_bytes, 1), window_rows)
+        return ShuffledOrder(self.num_rows, seed=seed, epoch=epoch, window_rows=window_rows, block_rows=block_rows)
+
+    def take(self, rows: Positions) -> Batch:
+        """Any rows, in the given order, as a batch."""
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self.num_rows):
+            raise DataError(f"Rows must be from 0 to {self.num_rows - 1}; got {rows.min()} to {rows.max()}.")
+        return Batch.of(self.rows.take(rows))
+
+
+class EncodedDataset:
+    """An encoded dataset on disk, larger than memory if need be."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], encoder: Encoder) -> None:
+        self.path, self.manifest, self.encoder = path, manifest, encoder
+
+    @classmethod
+    def open(cls, path: Path | str) -> EncodedDataset:
+        """Open a dataset folder, after a look at its version and at the presence and size of every array.
+
+        Raises:
+            DataError: where it is missing, from another format version, or damaged.
+        """
+        path = Path(path)
+        manifest = _read_manifest(path)
+        for name, about in manifest["arrays"].items():
+            map_array(path / name, about["dtype"], about["shape"])
+        return cls(path, manifest, Encoder.load(path / "encoder"))
+
+    @property
+    def schema(self) -> Schema:
+        return self.encoder.schema
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        return self.encoder.features
+
+    @property
+    def num_rows(self) -> dict[str, int]:
+        """Rows by split."""
+        return {split: about["rows"] for split, about in self.manifest["splits"].items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal content."""
+        return str(self.manifest["fingerprint"])
+
+    def split(self, name: str) -> Split:
+        """One of the splits.
+
+        Raises:
+            DataError: where there is none of this name, or it has no rows.
+        """
+        present = list(self.num_rows)
+        if name not in present:
+            hint = did_you_mean(name, present) if name not in SPLITS else "Prepare it with other fractions."
+            raise DataError(f"The dataset {self.path} has rows for {listing(present)}; got '{name}'.", hint=hint)
+        bags = []
+        for position in range(len(self.schema.multivalent)):
+            bags.append((self._array(name, f"{position}.bag_ids"), self._array(name, f"{position}.bag_offsets")))
+        rows = EncodedRows(self._array(name, "categorical"), self._array(name, "numeric"), tuple(bags))
+        weights = self._array(name, "weights") if self.schema.weight else None
+        groups = self._array(name, "groups") if self.schema.group else None
+        return Split(LabeledRows(rows, self._array(name, "labels"), weights, groups))
+
+    def _array(self, split: str, name: str) -> Any:
+        key = f"{split}/{name}.npy"
+        about = self.manifest["arrays"][key]
+        return map_array(self.path / key, about["dtype"], about["shape"])
+
+    @cached_property
+    def train(self) -> Split:
+        return self.split("train")
+
+    @cached_property
+    def valid(self) -> Split:
+        return self.split("valid")
+
+    @cached_property
+    def test(self) -> Split:
+        return self.split("test")
+
+    def verify(self) -> None:
+        """Read every array and compare it with its checksum.
+
+        Raises:
+            DataError: for the first one that differs.
+        """
+        for name, about in self.manifest["arrays"].items():
+            self._compare(
+                name, array_checksum(map_array(self.path / name, about["dtype"], about["shape"])), about["checksum"]
+            )
+        for name, expected in self.manifest["encoder"].items():
+            self._compare(f"encoder/{name}", checksum(self.path / "encoder" / name), expected)
+
+    def _compare(self, name: str, found: str, expected: str) -> None:
+        if found != expected:
+            raise DataError(
+                f"{name} of the dataset {self.path} must have the checksum {expected:.16}…; got {found:.16}….",
+                hint="It was changed after it was written; prepare it again.",
+            )
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(
+            f"{path} must be an encoded dataset; it has no manifest.json.", hint="Make one with: crossrank prepare"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}/manifest.json must be JSON; {error}.", hint="Prepare the dataset again.") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(f"{path} must be an encoded dataset; its manifest.json says otherwise.")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise DataError(
+            f"The dataset {path} must have format version {FORMAT_VERSION}; got {manifest.get('format_version')!r}.",
+            hint="It was written by another version of crossrank; prepare it again.",
+        )
+    return manifest

@@ -1,0 +1,208 @@
+"""Delimited text as data frames: fast where every byte is as expected, exact about the place where one is not.
+
+A block of whole lines is checked with numpy (as many separators in each line as the header has, quotes around whole
+fields, UTF-8, no NUL, no lone CR) and handed to polars, which alone would read a short line as missing values. A block
+that fails a check is read again by :mod:`crossrank.data.records`, whose word counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from crossrank.data.lines import LineBuffer
+from crossrank.data.records import Flaw, Record, likely_separator, read_records
+from crossrank.errors import DataError, SchemaError, listing
+
+OnError: TypeAlias = Literal["raise", "skip"]
+BOM = b"\xef\xbb\xbf"
+MISREAD = (BOM, b"x\x01", b"x^", b"x\x9c", b"x\xda")  # polars would drop the first and decompress the others
+EVERY_LINE = 1 << 62
+SKIP_HINT = 'Mend or remove it, or leave such lines out with on_error="skip".'
+LF, CR, QUOTE = b'\n\r"'
+
+
+class Piece(NamedTuple):
+    """Some rows of a file: their numbers there, counted from 1, and the share of the file that is read by now."""
+
+    frame: pl.DataFrame
+    numbers: Sequence[int]
+    share_done: float
+
+
+class DelimitedFile:
+    """One text file, a record per row.
+
+    Args:
+        path: plain, gzip or zstandard text.
+        separator: what stands between two fields; None to look at the suffix, then at the first line.
+        header: the column names, where the file has no header line.
+        on_error: raise for the first line that cannot be read, or leave such lines out and count them.
+    """
+
+    unit = "line"
+
+    def __init__(self, path: Path, separator: str | None, header: Sequence[str] | None, on_error: OnError) -> None:
+        self.path, self.name, self.on_error = path, path.name, on_error
+        with LineBuffer(path) as buffer:
+            first_line = self._first_line(buffer)
+            self.separator = separator or _guess_separator(path, first_line)
+            first = next(read_records(buffer.peek(1 << 10)[0], self.separator, line=buffer.line))
+            if first.flaw and header is None:
+                raise self._error(first.line, first.flaw, hint="Nothing can be read without the header line: mend it.")
+            likely = likely_separator(first_line)
+            if len(first.fields) == 1 and likely and likely != self.separator:
+                raise DataError(
+                    f"The fields of {self.name} must be cut at {self.separator!r}; its first line seems to be cut at "
+                    f"{likely!r}.",
+                    hint=f"Give separator={likely!r}.",
+                )
+            self.columns = tuple(first.fields if header is None else header)
+            if header is None:
+                buffer.take(first.end)
+            self._head_bytes = buffer.taken
+        hint = "" if header else "If the file has no header line, give the names with header=[...]."
+        check_names(self.columns, self.name, hint=hint)
+
+    def _first_line(self, buffer: LineBuffer) -> str:
+        """The first line with something in it; what stands before it is taken."""
+        buffer.fill(1)
+        if buffer.peek(1)[0][:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise DataError(f"{self.name} must be UTF-8; got UTF-16.", hint="Save it as UTF-8 first.")
+        if buffer.peek(1)[0].startswith(BOM):
+            buffer.take(len(BOM))
+        while (line := buffer.peek(1)[0]) in (b"\n", b"\r\n"):
+            buffer.take(len(line))
+            buffer.fill(1)
+        if not line:
+            raise DataError(f"{self.name} must have a line per row; got an empty file.", hint="Was it written in full?")
+        return line.decode(errors="replace").rstrip("\r\n")
+
+    def chunks(self, columns: Sequence[str], rows: int, skipped: Counter[str]) -> Iterator[Piece]:
+        """The rows in pieces of at most ``rows`` lines; what is left out is added to ``skipped``."""
+        with LineBuffer(self.path) as buffer:
+            buffer.skip(self._head_bytes)
+            while True:
+                buffer.fill(rows)
+                block, ends = buffer.peek(rows)
+                if not block:
+                    return
+                frame, numbers, used = self._fast(block, ends, buffer.line, columns) or self._slow(
+                    buffer, rows, columns, skipped
+                )
+                buffer.take(used)
+                if frame.height:
+                    yield Piece(frame, numbers, buffer.share_done)
+
+    def _fast(
+        self, block: bytes, ends: np.ndarray[Any, Any], line: int, columns: Sequence[str]
+    ) -> tuple[pl.DataFrame, Sequence[int], int] | None:
+        """The records of a block, their lines and their size in bytes; None where anything is unusual."""
+        if b"\0" in block or block.startswith(MISREAD) or not _is_utf8(block):
+            return None
+        raw = np.frombuffer(block, np.uint8)
+        separators = raw == ord(self.separator)
+        lines: Sequence[int] = range(line, line + len(ends))
+        quoted = b'"' in block
+        if quoted:
+            inside = np.bitwise_xor.accumulate((raw == QUOTE).view(np.uint8)).view(np.bool_)
+            every_end, ends = ends, ends[~inside[ends]]
+            if not len(ends):
+                return None
+            size = int(ends[-1]) + 1
+            block, raw, separators = block[:size], raw[:size], separators[:size] & ~inside[:size]
+            if not _quotes_are_clean(raw, ord(self.separator)):
+                return None
+            lines = (line + np.searchsorted(every_end, np.append(0, ends[:-1] + 1))).tolist()
+        if not _lines_are_even(raw, ends, np.flatnonzero(separators), len(self.columns) - 1):
+            return None
+        frame = self._parse(block, columns, quoted=quoted)
+        return None if frame is None or frame.height != len(ends) else (frame, lines, len(block))
+
+    def _parse(self, block: bytes, columns: Sequence[str], *, quoted: bool) -> pl.DataFrame | None:
+        schema = dict.fromkeys(self.columns, pl.String)
+        quote = '"' if quoted else None
+        rows = pl.scan_csv(block, separator=self.separator, has_header=False, schema=schema, quote_char=quote)
+        rows = rows.select(columns)
+        if quoted:
+            rows = rows.with_columns(pl.all().replace("", None))  # polars reads a quoted nothing as ""
+        try:
+            return rows.collect()
+        except (pl.exceptions.PolarsError, OSError):
+            return None
+
+    def _slow(
+        self, buffer: LineBuffer, rows: int, columns: Sequence[str], skipped: Counter[str]
+    ) -> tuple[pl.DataFrame, Sequence[int], int]:
+        """The same, one record at a time; raises or counts what cannot be read."""
+        records = list(self._records(buffer, rows, last=buffer.holds_rest(rows)))
+        if not records:  # a quoted field longer than the block: look as far as a record may reach
+            buffer.fill(EVERY_LINE)
+            records = [next(self._records(buffer, EVERY_LINE, last=True))]
+        good = []
+        for record in records:
+            if record.flaw and self.on_error == "raise":
+                raise self._error(record.line, record.flaw)
+            if record.flaw:
+                skipped[record.flaw.reason] += 1
+            elif record.fields:
+                good.append(record)
+        places = {name: self.columns.index(name) for name in columns}
+        cells = {name: [record.fields[place] or None for record in good] for name, place in places.items()}
+        frame = pl.DataFrame(cells, schema=dict.fromkeys(columns, pl.String))
+        return frame, [record.line for record in good], records[-1].end
+
+    def _records(self, buffer: LineBuffer, lines: int, *, last: bool) -> Iterator[Record]:
+        block, _ = buffer.peek(lines)
+        return read_records(block, self.separator, self.columns, line=buffer.line, last=last)
+
+    def _error(self, line: int, flaw: Flaw, *, hint: str = SKIP_HINT) -> DataError:
+        return DataError(f"Line {line:,} of {self.name} must {flaw.must}; got {flaw.got}.", hint=hint)
+
+
+def check_names(names: Sequence[str], source: str, *, hint: str = "") -> None:
+    """Refuse columns of one name."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise SchemaError(f"The columns of {source} must have different names; got {listing(twice)} twice.", hint=hint)
+
+
+def _guess_separator(path: Path, first_line: str) -> str:
+    suffixes = path.suffixes[-2:]
+    return "\t" if ".tsv" in suffixes or ".tab" in suffixes else likely_separator(first_line) or ","
+
+
+def _is_utf8(block: bytes) -> bool:
+    try:
+        return block.isascii() or bool(block.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _quotes_are_clean(raw: np.ndarray[Any, Any], separator: int) -> bool:
+    """Whether quotes, an even number of them, stand only around whole fields and doubled inside them."""
+    places = np.flatnonzero(raw == QUOTE)
+    before = raw[places[0::2] - 1]
+    if len(places) and places[0] == 0:
+        before[0] = LF
+    after = raw[places[1::2] + 1]
+    return bool(np.isin(before, (separator, LF, QUOTE)).all() and np.isin(after, (separator, LF, CR, QUOTE)).all())
+
+
+def _lines_are_even(
+    raw: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], separators: np.ndarray[Any, Any], expected: int
+) -> bool:
+    """Whether no line is empty, each has the expected number of separators, and CR stands only before LF."""
+    starts = np.append(0, ends[:-1] + 1)
+    if np.isin(raw[starts], (LF, CR)).any() or len(separators) != expected * len(ends):
+        return False
+    grid = separators.reshape(len(ends), expected)
+    if expected and not ((grid[:, 0] >= starts).all() and (grid[:, -1] < ends).all()):
+        return False
+    returns = np.flatnonzero(raw == CR)
+    return bool((raw[returns + 1] == LF).all())

@@ -1,0 +1,295 @@
+"""The encoder: what training rows taught about each column, and how a row becomes numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossrank.data.cells import pieces_of_series, pieces_of_value
+from crossrank.data.numbers import LARGEST, Doubles, Where, in_data_frame, numbers_of_columns, numbers_of_values
+from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of
+from crossrank.data.text import text_of_series, text_of_value
+from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
+from crossrank.errors import DataError, SchemaError, did_you_mean, listing
+from crossrank.schema import Feature, Numeric, Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from crossrank.data.table import Table
+
+__all__ = ["MISSING_ID", "UNSEEN_ID", "Encoder", "NumericStatistics"]
+
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class NumericStatistics:
+    """Mean and deviation of a numeric column over the training rows, after its logarithm if it has one."""
+
+    mean: float = 0.0
+    deviation: float = 1.0
+    count: int = 0
+    missing: int = 0
+
+
+class Encoder:
+    """Turns raw rows into ids and numbers, the same way in training and serving.
+
+    Args:
+        schema: what each column means.
+        vocabularies: the ids of each categorical and multivalent column.
+        statistics: mean and deviation of each numeric column.
+
+    Example:
+        >>> import polars as pl
+        >>> from crossrank.schema import Categorical, Label, Numeric, Schema
+        >>> schema = Schema([Categorical(name="country"), Numeric(name="age")], Label(name="click"))
+        >>> frame = pl.DataFrame({"country": ["de", "fr", "de", None], "age": [20, 30, 40, None]})
+        >>> encoder = Encoder.fit(frame, schema)
+        >>> rows = encoder.encode_rows([{"country": "fr", "age": 30}, {"country": "xx", "age": None}])
+        >>> rows.categorical.tolist(), rows.numeric.tolist()
+        ([[3], [1]], [[0.0], [0.0]])
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        vocabularies: Mapping[str, AnyVocabulary],
+        statistics: Mapping[str, NumericStatistics],
+    ) -> None:
+        self.schema = schema
+        self.vocabularies = dict(vocabularies)
+        self.statistics = dict(statistics)
+
+    @classmethod
+    def fit(
+        cls,
+        table: Table,
+        schema: Schema,
+        *,
+        assign: Callable[[pl.DataFrame, int], NDArray[np.bool_] | None] | None = None,
+        progress: Callable[[int, float], None] | None = None,
+    ) -> Encoder:
+        """Learn from the training rows of a table, in one pass and without holding it in memory.
+
+        Args:
+            table: what :func:`crossrank.data.open_table` opens.
+            schema: what each column means.
+            assign: which rows of a chunk to learn from, given the chunk and the position of its first row; all if None.
+            progress: called with the rows read so far and the share of the table that is done.
+        """
+        from crossrank.data.fitting import EncoderBuilder
+        from crossrank.data.table import open_table
+
+        table = open_table(table)
+        check_columns(schema.names, table.columns, table.name)
+        builder = EncoderBuilder(schema)
+        rows = 0
+        for chunk in table.chunks(list(schema.names)):
+            builder.add(chunk.frame, assign(chunk.frame, chunk.first_row) if assign else None, chunk.where)
+            rows += len(chunk.frame)
+            if progress:
+                progress(rows, chunk.share_done)
+        return builder.finish()[0]
+
+    @cached_property
+    def features(self) -> tuple[Feature, ...]:
+        """What a model sees: categorical, multivalent, numeric features, each kind in the order of the schema."""
+        embedded = [*self.schema.categorical, *self.schema.multivalent]
+        return (
+            *(Feature(column.name, column.kind, self.vocabularies[column.name].size) for column in embedded),
+            *(Feature(column.name, "numeric") for column in self.schema.numeric),
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for encoders that give equal answers."""
+        digest = hashlib.blake2b(self._description().encode(), digest_size=16)
+        for name, array in sorted(self._tensors().items()):
+            digest.update(f"{name}{array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def counts(self, name: str) -> NDArray[np.int64]:
+        """Training occurrences of a column's values by id, missing and unseen included."""
+        if name not in self.vocabularies:
+            hint = did_you_mean(name, self.vocabularies)
+            raise SchemaError(f"Counts are kept for {listing(self.vocabularies)}; got '{name}'.", hint=hint)
+        return self.vocabularies[name].counts
+
+    def encode(self, frame: pl.DataFrame, *, where: Where = in_data_frame) -> EncodedRows:
+        """Encode the feature columns of a data frame; other columns and their order do not matter.
+
+        Args:
+            frame: the rows.
+            where: the place of a row, for messages.
+
+        Raises:
+            SchemaError: for a column that is missing.
+            DataError: for a number that cannot be read.
+        """
+        check_columns(self.schema.names, frame.columns, "the data frame")
+        names = [column.name for column in self.schema.categorical]
+        ids = self._look_up([text_of_series(frame[name]).alias(name) for name in names])
+        bags = []
+        for column in self.schema.multivalent:
+            pieces, offsets = pieces_of_series(frame[column.name], column.separator)
+            bags.append((self._look_up([pieces.alias(column.name)])[0], offsets))
+        numeric = self.schema.numeric
+        numbers = numbers_of_columns(frame, [column.name for column in numeric], where)
+        logged = [take_log(*pair) for pair in zip(numeric, numbers, strict=True)]
+        return EncodedRows(side_by_side(ids, len(frame)), self.scale(logged, len(frame)), tuple(bags))
+
+    @cached_property
+    def _queries(self) -> dict[str, pl.Expr]:
+        return {name: vocabulary.ids(name) for name, vocabulary in self.vocabularies.items()}
+
+    def _look_up(self, texts: Sequence[pl.Series]) -> list[Ids]:
+        """The ids of columns of texts; polars works on all columns at once."""
+        import polars as pl
+
+        ids = pl.DataFrame(texts).select([self._queries[column.name] for column in texts])
+        return [column.to_numpy(writable=True) for column in ids.get_columns()]
+
+    def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> EncodedRows:
+        """Encode rows given as dictionaries, without polars; the same numbers as :meth:`encode`.
+
+        Raises:
+            SchemaError: for a column that is missing; a missing value is None.
+            DataError: for a number that cannot be read.
+        """
+        for number, row in enumerate(rows, 1):
+            check_columns(self.schema.names, row, f"row {number:,}")
+        categorical = np.empty((len(rows), len(self.schema.categorical)), np.uint32)
+        for position, column in enumerate(self.schema.categorical):
+            id_of = self.vocabularies[column.name].id_of
+            categorical[:, position] = [id_of(text_of_value(row[column.name])) for row in rows]
+        bags: list[NumpyBag] = []
+        for column in self.schema.multivalent:
+            id_of = self.vocabularies[column.name].id_of
+            cells = [[id_of(text) for text in pieces_of_value(row[column.name], column.separator)] for row in rows]
+            ids = np.fromiter(chain.from_iterable(cells), np.uint32)
+            bags.append((ids, offsets_of(np.array([len(cell) for cell in cells], np.int64))))
+        logged = []
+        for column in self.schema.numeric:
+            numbers = numbers_of_values([row[column.name] for row in rows], column.name, lambda row: f"row {row + 1:,}")
+            logged.append(take_log(column, numbers))
+        return EncodedRows(categorical, self.scale(logged, len(rows)), tuple(bags))
+
+    def scale(self, logged: Sequence[Doubles], num_rows: int) -> Floats:
+        """Numeric columns after their logarithm, with NaN for missing -> (N, M) as the network reads them."""
+        scaled = np.empty((num_rows, len(logged)), np.float32)
+        for position, column in enumerate(self.schema.numeric):
+            scaled[:, position] = self._scale_column(column, logged[position])
+        return scaled
+
+    def _scale_column(self, column: Numeric, logged: Doubles) -> Doubles:
+        statistics = self.statistics[column.name]
+        filled = np.where(np.isnan(logged), statistics.mean, logged)
+        if column.standardize:
+            filled = (filled - statistics.mean) / statistics.deviation
+        return np.clip(filled, -LARGEST, LARGEST)
+
+    def decode(self, rows: EncodedRows) -> dict[str, list[Any]]:
+        """The values behind encoded rows; what was not seen in training reads ``<unseen>``, what was missing None.
+
+        Numbers come back within float32 accuracy; a missing number comes back as the mean it was replaced with.
+        """
+        values: dict[str, list[Any]] = {}
+        for position, column in enumerate(self.schema.categorical):
+            values[column.name] = self._texts(column.name, rows.categorical[:, position])
+        for column, (ids, offsets) in zip(self.schema.multivalent, rows.bags, strict=True):
+            texts = self._texts(column.name, ids)
+            cells = [texts[start:stop] for start, stop in pairwise(offsets)]
+            values[column.name] = [None if cell == [None] else cell for cell in cells]
+        for position, number in enumerate(self.schema.numeric):
+            decoded, statistics = rows.numeric[:, position].astype(np.float64), self.statistics[number.name]
+            if number.standardize:
+                decoded = decoded * statistics.deviation + statistics.mean
+            values[number.name] = (decoded if number.log_shift is None else np.exp(decoded) - number.log_shift).tolist()
+        return values
+
+    def _texts(self, name: str, ids: NDArray[np.integer]) -> list[str | None]:
+        special = {MISSING_ID: None, UNSEEN_ID: UNSEEN_TEXT}
+        text_of = self.vocabularies[name].text_of
+        return [special[id_] if id_ in special else text_of(id_) for id_ in ids.tolist()]
+
+    def save(self, folder: Path) -> None:
+        """Write ``encoder.json`` and ``vocabulary.safetensors`` into a folder."""
+        from safetensors.numpy import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "encoder.json").write_text(self._description(), encoding="utf-8")
+        save_file(self._tensors(), folder / "vocabulary.safetensors")
+
+    def _description(self) -> str:
+        statistics = {name: dataclasses.asdict(value) for name, value in self.statistics.items()}
+        content = {"format_version": FORMAT_VERSION, "schema": self.schema.to_dict(), "numeric": statistics}
+        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {
+            f"{name}.{part}": array
+            for name, vocabulary in self.vocabularies.items()
+            for part, array in vocabulary.tensors().items()
+        }
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Encoder:
+        """Read what :meth:`save` wrote; needs no polars."""
+        from safetensors.numpy import load_file
+
+        folder = Path(folder)
+        try:
+            content = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
+            tensors = load_file(folder / "vocabulary.safetensors")
+        except (OSError, ValueError) as error:
+            raise DataError(f"The encoder in {folder} cannot be read; {error}.") from None
+        if content.get("format_version") != FORMAT_VERSION:
+            raise DataError(
+                f"The encoder in {folder} must have format version {FORMAT_VERSION}; "
+                f"got {content.get('format_version')!r}.",
+                hint="It was written by another version of crossrank.",
+            )
+        parts: dict[str, dict[str, NDArray[np.generic]]] = {}
+        for key, array in tensors.items():
+            name, _, part = key.rpartition(".")
+            parts.setdefault(name, {})[part] = array
+        schema = Schema.from_dict(content["schema"], source=str(folder / "encoder.json"))
+        names = [column.name for column in (*schema.categorical, *schema.multivalent)]
+        statistics = {name: NumericStatistics(**values) for name, values in content["numeric"].items()}
+        return cls(schema, {name: from_tensors(parts[name]) for name in names}, statistics)
+
+
+def take_log(column: Numeric, numbers: Doubles) -> Doubles:
+    """log(max(x + shift, 1)) where the column asks for it; NaN stays."""
+    return numbers if column.log_shift is None else np.log(np.maximum(numbers + column.log_shift, 1.0))
+
+
+def check_columns(needed: Iterable[str], present: Iterable[str], source: str) -> None:
+    """SchemaError for the first needed column that is not there."""
+    present = present if isinstance(present, Mapping) else set(present)
+    for name in needed:
+        if name not in present:
+            raise SchemaError(
+                f"Column '{name}' of the schema is missing from {source}; its columns are {listing(present, most=3)}.",
+                hint=did_you_mean(name, present),
+            )
+
+
+def side_by_side(columns: Sequence[Ids], num_rows: int) -> Ids:
+    """F columns of N ids -> (N, F)."""
+    ids = np.empty((num_rows, len(columns)), np.uint32)
+    for position, column in enumerate(columns):
+        ids[:, position] = column
+    return ids

@@ -1,0 +1,98 @@
+"""Reading labels, weights and groups, and finding the rows in which they cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from crossrank.data.numbers import Mask, Where, parse_columns
+from crossrank.data.rows import Floats, Ids
+from crossrank.data.text import text_of_series, text_of_value
+from crossrank.errors import DataError
+from crossrank.schema import Label, Schema
+
+if TYPE_CHECKING:
+    import polars as pl
+
+WORDS = {"true": "1", "false": "0", "True": "1", "False": "0"}
+
+
+def labels_of_frame(frame: pl.DataFrame, label: Label, where: Where) -> Floats:
+    """The labels as float32.
+
+    Raises:
+        DataError: for a missing label, one that is no number, or a binary one other than 0 and 1, with its place.
+    """
+    labels, bad = _parse_labels(frame, label)
+    wanted = "0 or 1" if label.kind == "binary" else "a finite number in every row"
+    _refuse(bad, frame[label.name], f"Label '{label.name}' must be {wanted}", where)
+    return labels
+
+
+def weights_of_frame(frame: pl.DataFrame, name: str, where: Where) -> Floats:
+    """The weights as float32: finite and not negative."""
+    weights, bad = _parse_weights(frame, name)
+    _refuse(bad, frame[name], f"Weight '{name}' must be a finite number, 0 or more", where)
+    return weights
+
+
+def unusable_rows(frame: pl.DataFrame, schema: Schema) -> Iterator[tuple[str, Mask]]:
+    """Reasons to leave rows out, with the rows: labels, weights and numbers that would be refused."""
+    yield f"bad label '{schema.label.name}'", _parse_labels(frame, schema.label)[1]
+    if schema.weight:
+        yield f"bad weight '{schema.weight}'", _parse_weights(frame, schema.weight)[1]
+    names = [column.name for column in schema.numeric]
+    for name, (_, bad) in zip(names, parse_columns(frame, names), strict=True):
+        yield f"bad number in '{name}'", bad
+
+
+def _parse_labels(frame: pl.DataFrame, label: Label) -> tuple[Floats, Mask]:
+    import polars as pl
+
+    ((labels, bad),) = parse_columns(frame, [label.name])
+    if label.kind == "real":
+        return labels.astype(np.float32), bad | np.isnan(labels)
+    wrong = (labels != 0) & (labels != 1)
+    if wrong.any() and frame.schema[label.name] == pl.String:
+        words = frame.select(pl.col(label.name).replace(WORDS))
+        ((labels, bad),) = parse_columns(words, [label.name])
+        wrong = (labels != 0) & (labels != 1)
+    return labels.astype(np.float32), bad | wrong
+
+
+def _parse_weights(frame: pl.DataFrame, name: str) -> tuple[Floats, Mask]:
+    ((weights, bad),) = parse_columns(frame, [name])
+    return weights.astype(np.float32), bad | ~(weights >= 0)
+
+
+def _refuse(bad: Mask, column: pl.Series, contract: str, where: Where) -> None:
+    if bad.any():
+        row = int(bad.argmax())
+        shown = text_of_value(column[row]) or "nothing"
+        raise DataError(f"{contract}; got {shown[:60]} in {where(row)}.", hint="Map it first, or drop those rows.")
+
+
+class GroupNumbers:
+    """Numbers groups in the order of their first appearance; a missing group is a group of its own."""
+
+    def __init__(self) -> None:
+        import polars as pl
+
+        self._type = pl.Categorical(pl.Categories.random())
+        self._alive = pl.Series([], dtype=self._type)  # polars forgets the dictionary when nothing uses it any more
+        self._numbers = np.zeros(0, np.int64)
+        self._count = 0
+
+    def add(self, column: pl.Series) -> Ids:
+        codes = (text_of_series(column).cast(self._type).to_physical() + 1).fill_null(0).to_numpy()
+        size = int(codes.max(initial=0)) + 1
+        if size > len(self._numbers):
+            self._numbers = np.append(self._numbers, np.full(size - len(self._numbers), -1))
+        unknown = codes[self._numbers[codes] < 0]
+        new = unknown[np.sort(np.unique(unknown, return_index=True)[1])]  # each once, as they come
+        self._numbers[new] = np.arange(self._count, self._count + len(new))
+        self._count += len(new)
+        numbers: Ids = self._numbers[codes].astype(np.uint32)
+        return numbers

@@ -1,0 +1,120 @@
+"""Reading numbers strictly: as features, labels and weights, from columns and from single values.
+
+Missing is NaN. Text with blanks around it is read; text that is no number, and anything infinite (also in 32 bits), is
+refused with its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossrank.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Where = Callable[[int], str]
+Doubles: TypeAlias = NDArray[np.float64]
+Mask: TypeAlias = NDArray[np.bool_]
+LARGEST = float(np.finfo(np.float32).max)
+HINT = "Leave the cell empty where a number is missing, or declare the column categorical."
+
+
+def in_data_frame(row: int) -> str:
+    """The place of a row of which nothing else is known."""
+    return f"row {row + 1:,} of the data frame"
+
+
+def number_of_value(value: object) -> float:
+    """One value as a double.
+
+    >>> number_of_value(" 1e3 "), number_of_value(True), number_of_value(None)
+    (1000.0, 1.0, nan)
+
+    Raises:
+        ValueError: for what is no finite number.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str):
+        value = value.strip() or None
+    if value is None:
+        return np.nan
+    if not isinstance(value, str | bool | int | float | Decimal) or (isinstance(value, str) and "_" in value):
+        raise ValueError(value)  # Python's own float() would read 1_000
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(value) from None
+    if abs(number) > LARGEST:
+        raise ValueError(value)
+    return number
+
+
+def numbers_of_values(values: Sequence[object], name: str, where: Where) -> Doubles:
+    """The values of one column as doubles, or DataError."""
+    numbers = np.empty(len(values))
+    for row, value in enumerate(values):
+        try:
+            numbers[row] = number_of_value(value)
+        except ValueError:
+            raise not_a_number(value, f"Column '{name}'", where(row)) from None
+    return numbers
+
+
+def parse_columns(frame: pl.DataFrame, names: Sequence[str]) -> list[tuple[Doubles, Mask]]:
+    """For each column its numbers, and which rows cannot be read; polars works on all columns at once.
+
+    Raises:
+        DataError: for a column that cannot hold numbers, such as dates or lists.
+    """
+    import polars as pl
+
+    columns = []
+    for name in names:
+        column = frame[name]
+        if column.dtype in (pl.Categorical, pl.Enum):
+            column = column.cast(pl.String)
+        elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.String, pl.Null)):
+            raise DataError(f"Column '{name}' must hold numbers; got {column.dtype}.", hint="Convert it first.")
+        columns.append(column)
+    parsed = pl.DataFrame(columns).select(pl.all().cast(pl.Float64, strict=False)) if columns else pl.DataFrame()
+    return [_complete(*pair) for pair in zip(columns, parsed.get_columns(), strict=True)]
+
+
+def _complete(column: pl.Series, parsed: pl.Series) -> tuple[Doubles, Mask]:
+    """What polars could not read is read by Python's rule, so that columns and single values agree."""
+    numbers = parsed.to_numpy()
+    with np.errstate(invalid="ignore"):
+        bad = np.abs(numbers) > LARGEST
+    if parsed.null_count() > column.null_count():
+        numbers = numbers.copy()
+        for row in (parsed.is_null() & column.is_not_null()).arg_true().to_list():
+            try:
+                numbers[row] = number_of_value(column[row])
+            except ValueError:
+                bad[row] = True
+    return numbers, bad
+
+
+def numbers_of_columns(frame: pl.DataFrame, names: Sequence[str], where: Where) -> list[Doubles]:
+    """Each column as doubles.
+
+    Raises:
+        DataError: for text that is no number, or a number too large, with its place.
+    """
+    parsed = parse_columns(frame, names)
+    for name, (_, bad) in zip(names, parsed, strict=True):
+        if bad.any():
+            row = int(bad.argmax())
+            raise not_a_number(frame[name][row], f"Column '{name}'", where(row))
+    return [numbers for numbers, _ in parsed]
+
+
+def not_a_number(value: object, what: str, place: str) -> DataError:
+    return DataError(f"{what} must hold finite numbers; got {repr(value)[:60]} in {place}.", hint=HINT)

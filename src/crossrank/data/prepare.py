@@ -1,0 +1,166 @@
+"""From a raw table to an encoded dataset, in two streaming passes.
+
+Reading: the table is parsed, split and coded, the encoder learns from the training rows, and the codes are spooled to
+disk. Writing: the spool is read again, codes become ids, numbers are scaled, and the rows go to their splits. Memory
+holds the vocabulary and a few chunks, whatever the size of the table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossrank.config import to_dict
+from crossrank.data.batches import ahead
+from crossrank.data.dataset import EncodedDataset, Split
+from crossrank.data.encoder import Encoder, check_columns
+from crossrank.data.fitting import EncoderBuilder
+from crossrank.data.labels import GroupNumbers, labels_of_frame, unusable_rows, weights_of_frame
+from crossrank.data.progress import Phases
+from crossrank.data.rows import Floats, Ids, LabeledRows, concatenate
+from crossrank.data.splits import SPLITS, SplitSettings
+from crossrank.data.spool import Spool, SpooledChunk
+from crossrank.data.table import Chunk, Table, open_table
+from crossrank.data.writer import DatasetWriter
+from crossrank.errors import DataError
+from crossrank.files import writing
+from crossrank.schema import Schema
+
+
+def prepare(
+    source: Any,
+    schema: Schema,
+    into: Path | str,
+    *,
+    split: SplitSettings | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    overwrite: bool = False,
+    progress: bool = True,
+    **table_options: Any,
+) -> EncodedDataset:
+    """Encode a table of any size into a dataset folder.
+
+    Args:
+        source: what :func:`open_table` opens.
+        schema: what each column means.
+        into: the folder to make; it is complete or absent, also when this is interrupted.
+        split: which rows train, validate and test.
+        on_error: ``"skip"`` to leave out, and count, rows that cannot be read or whose label, weight or number is
+            refused.
+        overwrite: replace an encoded dataset that is already there.
+        progress: show a progress bar where stderr is a terminal.
+        **table_options: more for :func:`open_table`, such as ``separator`` and ``header``.
+
+    Raises:
+        SchemaError: for a column that is missing.
+        DataError: for a value that is refused, with its place, or a target that cannot be written.
+    """
+    table = open_table(source, on_error=on_error, **table_options)
+    check_columns(schema.required, table.columns, table.name)
+    settings = split or SplitSettings()
+    writer = DatasetWriter(into, schema, overwrite=overwrite)
+    with writer, Phases(shown=progress) as phases, writing(writer.path, DataError):
+        spool = Spool(writer.folder / "spool", schema)
+        reading = _Reading(table, schema, settings, skip=on_error == "skip")
+        phases.start("Reading")
+        for chunk, share_done in ahead(reading.chunks(), depth=2):
+            spool.write(chunk)
+            phases.add(len(chunk.parts), share_done)
+        encoder, tables = reading.finish()
+        phases.start("Writing")
+        for parts, share_done in ahead(_encode(spool, encoder, tables), depth=2):
+            for name, rows in parts.items():
+                writer.append(name, rows)
+            phases.add(sum(map(len, parts.values())), share_done)
+        writer.finish(encoder, {"source": reading.about(), "split": to_dict(settings)})
+    return EncodedDataset.open(into)
+
+
+class _Reading:
+    """The first pass over a table: learns the encoder, and gives the chunks to spool."""
+
+    def __init__(self, table: Table, schema: Schema, settings: SplitSettings, *, skip: bool) -> None:
+        self._table, self._schema, self._settings, self._skip = table, schema, settings, skip
+        self._builder, self._groups = EncoderBuilder(schema), GroupNumbers()
+        self._skipped: Counter[str] = Counter()
+        self._num_rows, self._num_training = 0, 0
+
+    def chunks(self) -> Iterator[tuple[SpooledChunk, float]]:
+        """Each chunk, coded, and the share of the table that is done."""
+        assign = self._settings.assigner(self._table)
+        column = self._settings.column
+        for chunk in self._table.chunks(list(dict.fromkeys([*self._schema.required, *([column] if column else [])]))):
+            parts = assign(chunk)
+            if self._skip:
+                chunk, parts = self._leave_out(chunk, parts)
+            training = parts == 0
+            labels, weights, groups = _targets(chunk, self._schema, self._groups)
+            coded = self._builder.add(chunk.frame, training, chunk.where)
+            self._num_rows += len(parts)
+            self._num_training += int(training.sum())
+            yield SpooledChunk(coded, parts, labels, weights, groups), chunk.share_done
+
+    def _leave_out(self, chunk: Chunk, parts: NDArray[np.uint8]) -> tuple[Chunk, NDArray[np.uint8]]:
+        good = np.ones(len(parts), bool)
+        for reason, bad in unusable_rows(chunk.frame, self._schema):
+            self._skipped[reason] += int((bad & good).sum())
+            good &= ~bad
+        return dataclasses.replace(chunk, frame=chunk.frame.filter(good)), parts[good]
+
+    def finish(self) -> tuple[Encoder, dict[str, Ids | None]]:
+        """The encoder, and the tables that lead from codes to ids."""
+        self._table.skipped.update(+self._skipped)
+        if not self._num_training:
+            raise DataError(
+                f"Some rows must be left for training; got none of {self._num_rows:,} in {self._table.name}.",
+                hint="Give more rows, or a larger first fraction.",
+            )
+        return self._builder.finish()
+
+    def about(self) -> dict[str, Any]:
+        """For the manifest: what was read."""
+        skipped = dict(sorted(self._table.skipped.items()))
+        return {"name": self._table.name, "rows": self._num_rows, "skipped": skipped}
+
+
+def _encode(
+    spool: Spool, encoder: Encoder, tables: Mapping[str, Ids | None]
+) -> Iterator[tuple[dict[str, LabeledRows], float]]:
+    """The second pass: the rows of each split, chunk by chunk, and the share that is done."""
+    for chunk, share_done in spool.read():
+        rows = LabeledRows(chunk.coded.encode(encoder, tables), chunk.labels, chunk.weights, chunk.groups)
+        parts = {name: rows.take(np.flatnonzero(chunk.parts == position)) for position, name in enumerate(SPLITS)}
+        yield {name: part for name, part in parts.items() if len(part)}, share_done
+
+
+def _targets(chunk: Chunk, schema: Schema, groups: GroupNumbers) -> tuple[Floats, Floats | None, Ids | None]:
+    """Labels, weights and group numbers of a chunk."""
+    return (
+        labels_of_frame(chunk.frame, schema.label, chunk.where),
+        weights_of_frame(chunk.frame, schema.weight, chunk.where) if schema.weight else None,
+        groups.add(chunk.frame[schema.group]) if schema.group else None,
+    )
+
+
+def encode_table(encoder: Encoder, source: Any, **table_options: Any) -> Split:
+    """Encode a raw table with labels into memory, to evaluate on it.
+
+    Args:
+        encoder: what training learned.
+        source: what :func:`open_table` opens.
+        **table_options: more for :func:`open_table`.
+    """
+    table, schema = open_table(source, **table_options), encoder.schema
+    check_columns(schema.required, table.columns, table.name)
+    groups = GroupNumbers()
+    parts = [
+        LabeledRows(encoder.encode(chunk.frame, where=chunk.where), *_targets(chunk, schema, groups))
+        for chunk in table.chunks(list(schema.required))
+    ]
+    return Split(concatenate(parts))

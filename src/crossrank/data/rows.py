@@ -1,0 +1,122 @@
+"""Encoded rows as plain numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from crossrank.nn.features import Bag, Features
+
+Ids: TypeAlias = NDArray[np.uint32]
+Floats: TypeAlias = NDArray[np.float32]
+Positions: TypeAlias = NDArray[np.int64]
+NumpyBag: TypeAlias = tuple[Ids, Positions]
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """N encoded rows.
+
+    Shape: categorical (N, F), numeric (N, M); per multivalent column ids (total,) and offsets (N + 1,), where row i
+    owns ``ids[offsets[i]:offsets[i + 1]]``.
+    """
+
+    categorical: Ids
+    numeric: Floats
+    bags: tuple[NumpyBag, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.categorical)
+
+    def features(self) -> Features:
+        """The same rows as tensors that share this memory; ids as int32, the smallest type that torch indexes with."""
+        bags = tuple(Bag(id_tensor(ids), torch.from_numpy(offsets)) for ids, offsets in self.bags)
+        return Features(id_tensor(self.categorical), torch.from_numpy(self.numeric), bags)
+
+    def take(self, rows: Positions) -> EncodedRows:
+        """A copy of some rows, in the given order."""
+        bags = tuple(_take_bag(bag, rows) for bag in self.bags)
+        return EncodedRows(_take(self.categorical, rows), _take(self.numeric, rows), bags)
+
+    def slice(self, start: int, stop: int) -> EncodedRows:
+        """A copy of consecutive rows."""
+        bags = tuple(_slice_bag(bag, start, stop) for bag in self.bags)
+        return EncodedRows(self.categorical[start:stop].copy(), self.numeric[start:stop].copy(), bags)
+
+
+@dataclass(frozen=True)
+class LabeledRows:
+    """N encoded rows with labels (N,), and where the schema has them weights (N,) and group numbers (N,)."""
+
+    encoded: EncodedRows
+    labels: Floats
+    weights: Floats | None = None
+    groups: Ids | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Positions) -> LabeledRows:
+        """A copy of some rows, in the given order."""
+        return self._each(self.encoded.take(rows), lambda array: _take(array, rows))
+
+    def slice(self, start: int, stop: int) -> LabeledRows:
+        """A copy of consecutive rows."""
+        return self._each(self.encoded.slice(start, stop), lambda array: array[start:stop].copy())
+
+    def _each(self, encoded: EncodedRows, change: Callable[[Any], Any]) -> LabeledRows:
+        others = (None if array is None else change(array) for array in (self.weights, self.groups))
+        return LabeledRows(encoded, change(self.labels), *others)
+
+
+def concatenate(parts: Sequence[LabeledRows]) -> LabeledRows:
+    """Rows of several parts, one after the other."""
+
+    def join(arrays: Sequence[Any]) -> Any:
+        return None if arrays[0] is None else np.concatenate(arrays)
+
+    bags = []
+    for column in zip(*(part.encoded.bags for part in parts), strict=True):
+        lengths = np.concatenate([np.diff(offsets) for _, offsets in column])
+        bags.append((np.concatenate([ids for ids, _ in column]), offsets_of(lengths)))
+    encoded = EncodedRows(
+        join([part.encoded.categorical for part in parts]), join([part.encoded.numeric for part in parts]), tuple(bags)
+    )
+    targets = zip(*((part.labels, part.weights, part.groups) for part in parts), strict=True)
+    return LabeledRows(encoded, *map(join, targets))
+
+
+def id_tensor(ids: Ids) -> torch.Tensor:
+    return torch.from_numpy(ids.view(np.int32))
+
+
+def offsets_of(lengths: NDArray[np.integer]) -> Positions:
+    """Where each row starts, and after the last where it ends: (N,) -> (N + 1,)."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _take(array: Any, rows: Positions) -> Any:
+    out = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    return np.take(array, rows, axis=0, out=out, mode="clip")  # mode "raise" would copy through a buffer
+
+
+def _take_bag(bag: NumpyBag, rows: Positions) -> NumpyBag:
+    ids, offsets = bag
+    starts = offsets[rows]
+    lengths = offsets[rows + 1] - starts
+    taken = offsets_of(lengths)
+    shift = np.repeat(starts - taken[:-1], lengths)  # from a place in the new ids to its place in the old
+    return ids[shift + np.arange(taken[-1])], taken
+
+
+def _slice_bag(bag: NumpyBag, start: int, stop: int) -> NumpyBag:
+    ids, offsets = bag
+    cut = offsets[start : stop + 1]
+    return ids[cut[0] : cut[-1]].copy(), cut - cut[0]

@@ -1,0 +1,99 @@
+"""The canonical text of a value, by which categorical values and groups are compared, and a hash that never changes.
+
+One rule in two forms that agree: :func:`text_of_series` for columns and :func:`text_of_value` for single values.
+
+| value | text |
+| --- | --- |
+| missing: null, NaN, "" | none |
+| text, 12, true | ``text``, ``12``, ``true`` |
+| 12.0 (as pandas stores whole numbers with gaps) | ``12`` |
+| 0.1 | the shortest text that reads back as the same double |
+| dates and times | ISO 8601 |
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossrank.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+EXACT_INTEGERS = 2.0**53  # below this, a double that is whole is the integer it looks like
+PANDAS_MISSING = ("NaTType", "NAType")
+
+
+def text_of_value(value: object) -> str | None:
+    """The text of one value, or None where it is missing.
+
+    >>> [text_of_value(value) for value in ("a b", 12, 12.0, 0.1, True, None, float("nan"), "")]
+    ['a b', '12', '12', '0.1', 'true', None, None, None]
+    """
+    if isinstance(value, str):
+        return value or None
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or type(value).__name__ in PANDAS_MISSING:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        if value.is_integer():
+            return str(int(value))
+        return repr(value) if value == value else None
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="backslashreplace") or None
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value)
+
+
+def text_of_series(series: pl.Series) -> pl.Series:
+    """The text of each value of a column; nulls stay, NaN and "" become null."""
+    import polars as pl
+
+    kind = series.dtype
+    if kind.is_nested():
+        hint = "Declare a column of lists multivalent."
+        raise DataError(f"Column '{series.name}' must hold one value in each row; got {kind}.", hint=hint)
+    if kind.is_integer() or kind in (pl.Boolean, pl.Categorical, pl.Enum, pl.Null):
+        series = series.cast(pl.String)
+    elif kind.is_float():
+        series = series.cast(pl.Float64).fill_nan(None)
+        whole = (series == series.floor()) & (series.abs() < EXACT_INTEGERS)
+        series = series.cast(pl.Int64).cast(pl.String) if whole.all() else _text_by_value(series)
+    elif kind != pl.String:
+        series = _text_by_value(series)
+    empty = series.str.len_bytes() == 0
+    return series.set(empty, None) if empty.any() else series
+
+
+def _text_by_value(series: pl.Series) -> pl.Series:
+    """Through Python, once per distinct value: the rule must not depend on how polars prints doubles and times."""
+    import polars as pl
+
+    distinct = series.unique()
+    texts = pl.Series("text", [text_of_value(value) for value in distinct.to_list()], dtype=pl.String)
+    table = pl.DataFrame([distinct.alias("value"), texts])
+    return series.to_frame("value").join(table, on="value", how="left", maintain_order="left")["text"]
+
+
+def stable_hash(text: str) -> int:
+    """64 bits that depend on the text alone: the same in every version, process and machine.
+
+    >>> stable_hash("a")
+    7463020834230926119
+    """
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def stable_hashes(texts: Iterable[str | None]) -> NDArray[np.uint64]:
+    """:func:`stable_hash` of each text; 0 for None."""
+    return np.fromiter((0 if text is None else stable_hash(text) for text in texts), np.uint64)

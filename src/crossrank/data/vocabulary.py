@@ -1,0 +1,134 @@
+"""The ids of one column's values.
+
+Id 0 stands for a missing value and 1 for one that training did not keep. A kept vocabulary follows, the most frequent
+value first and equally frequent ones in the order of their text. In a hashed column the id is
+``2 + stable_hash(text) % hash_size``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossrank.data.text import stable_hash, stable_hashes
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MISSING_ID, UNSEEN_ID = 0, 1
+FIRST_ID = 2
+UNSEEN_TEXT = "<unseen>"
+
+
+class Vocabulary:
+    """A kept vocabulary.
+
+    Args:
+        letters: the values' texts in UTF-8, one after the other, in the order of their ids.
+        ends: where each text ends.
+        counts: training occurrences by id, the two special ids included.
+    """
+
+    def __init__(self, letters: NDArray[np.uint8], ends: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        self.letters, self.ends, self.counts = letters, ends, counts
+
+    @property
+    def size(self) -> int:
+        return len(self.counts)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        data, ends = self.letters.tobytes(), [0, *self.ends.tolist()]
+        return [data[start:end].decode("utf-8") for start, end in pairwise(ends)]
+
+    @cached_property
+    def _ids(self) -> dict[str | None, int]:
+        return {None: MISSING_ID} | {text: id_ for id_, text in enumerate(self.texts, FIRST_ID)}
+
+    def id_of(self, text: str | None) -> int:
+        return self._ids.get(text, UNSEEN_ID)
+
+    def text_of(self, id_: int) -> str:
+        return self.texts[id_ - FIRST_ID]
+
+    def ids(self, name: str) -> pl.Expr:
+        """The ids of a column of texts, as a query; keep it, because making it builds polars' dictionary."""
+        import polars as pl
+
+        known = pl.col(name).cast(pl.Enum(self.texts), strict=False).to_physical().cast(pl.UInt32) + FIRST_ID
+        other = pl.when(pl.col(name).is_null()).then(pl.lit(MISSING_ID, pl.UInt32)).otherwise(UNSEEN_ID)
+        return known.fill_null(other)
+
+    def tensors(self) -> dict[str, NDArray[np.generic]]:
+        return {"letters": self.letters, "ends": self.ends, "counts": self.counts}
+
+
+class HashedVocabulary:
+    """A column whose values are hashed into ``hash_size`` ids; which value had which id is not kept."""
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        self.counts = counts
+        self.hash_size = len(counts) - FIRST_ID
+
+    @property
+    def size(self) -> int:
+        return len(self.counts)
+
+    def id_of(self, text: str | None) -> int:
+        return MISSING_ID if text is None else FIRST_ID + stable_hash(text) % self.hash_size
+
+    def text_of(self, id_: int) -> str:
+        return f"<hash {id_ - FIRST_ID}>"
+
+    def ids(self, name: str) -> pl.Expr:
+        import polars as pl
+
+        return pl.col(name).map_batches(self._ids_of_series, return_dtype=pl.UInt32)
+
+    def _ids_of_series(self, texts: pl.Series) -> pl.Series:
+        return hashed_ids(texts, self.hash_size)
+
+    @property
+    def expected_collisions(self) -> float:
+        """The share of distinct training values that are expected to share their id with another.
+
+        With n values in H ids it is ``1 - (1 - 1/H)^(n - 1)``. n is estimated from the ids that occur, because the
+        values are not kept: ``n = -H log(1 - occupied / H)``.
+        """
+        size, occupied = self.hash_size, int(np.count_nonzero(self.counts[FIRST_ID:]))
+        if not occupied:
+            return 0.0
+        distinct = -size * math.log1p(-min(occupied, size - 0.5) / size)
+        return 1.0 if size == 1 else -math.expm1(max(distinct - 1, 0.0) * math.log1p(-1 / size))
+
+    def tensors(self) -> dict[str, NDArray[np.generic]]:
+        return {"counts": self.counts}
+
+
+def hashed_ids(texts: pl.Series, hash_size: int) -> pl.Series:
+    import polars as pl
+
+    distinct = texts.drop_nulls().unique()
+    hashes = stable_hashes(distinct.to_list()) % np.uint64(hash_size) + np.uint64(FIRST_ID)
+    table = pl.DataFrame({"text": distinct, "id": hashes.astype(np.uint32)})
+    joined = texts.to_frame("text").join(table, on="text", how="left", maintain_order="left")
+    return joined["id"].fill_null(MISSING_ID)
+
+
+AnyVocabulary = Vocabulary | HashedVocabulary
+
+
+def from_tensors(tensors: Mapping[str, NDArray[np.generic]]) -> AnyVocabulary:
+    """The inverse of ``tensors()``."""
+    counts = tensors["counts"].astype(np.int64, copy=False)
+    if "ends" not in tensors:
+        return HashedVocabulary(counts)
+    return Vocabulary(
+        tensors["letters"].astype(np.uint8, copy=False), tensors["ends"].astype(np.int64, copy=False), counts
+    )

@@ -1,0 +1,175 @@
+"""Writing an encoded dataset so that it is complete or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from crossrank.data.arrays import ArrayWriter
+from crossrank.data.dataset import FORMAT, FORMAT_VERSION
+from crossrank.data.encoder import Encoder
+from crossrank.data.rows import LabeledRows
+from crossrank.data.splits import SPLITS
+from crossrank.data.vocabulary import HashedVocabulary
+from crossrank.errors import DataError
+from crossrank.files import checksum, publish, write_json, writing
+from crossrank.schema import Schema
+
+LOCK_NAME = ".lock"
+
+
+class DatasetWriter:
+    """Writes under a temporary name beside the target; :meth:`finish` renames, leaving without it removes.
+
+    Args:
+        path: the folder to make.
+        schema: what the columns mean.
+        overwrite: replace an encoded dataset that is already there.
+
+    Raises:
+        DataError: where the target exists, or cannot be written, such as on a full disk.
+    """
+
+    def __init__(self, path: Path | str, schema: Schema, *, overwrite: bool = False) -> None:
+        self.path, self.schema, self._overwrite = Path(path), schema, overwrite
+        self.folder = self.path.with_name(f"{self.path.name}.partial-{os.getpid()}")
+        self._lock: IO[bytes] | None = None
+        self._arrays: dict[str, ArrayWriter] = {}
+
+    def __enter__(self) -> DatasetWriter:
+        self._check_target()
+        with writing(self.path, DataError):
+            _remove_stale(self.path)
+            self.folder.mkdir(parents=True)
+            self._lock = _lock(self.folder)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for array in self._arrays.values():
+            with contextlib.suppress(OSError):  # what a full disk could not take is thrown away with the rest
+                array.close()
+        if self._lock:
+            self._lock.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def append(self, split: str, rows: LabeledRows) -> None:
+        """Add rows to a split."""
+        with writing(self.path, DataError):
+            arrays = self._of_split(split)
+            encoded = rows.encoded
+            named = {"categorical": encoded.categorical, "numeric": encoded.numeric, "labels": rows.labels}
+            for name, array in (named | {"weights": rows.weights, "groups": rows.groups}).items():
+                if array is not None:
+                    arrays[name].append(array)
+            for position, (ids, offsets) in enumerate(encoded.bags):
+                before = arrays[f"{position}.bag_ids"].num_rows
+                arrays[f"{position}.bag_offsets"].append(offsets[1:] + before)
+                arrays[f"{position}.bag_ids"].append(ids)
+
+    def _of_split(self, split: str) -> dict[str, ArrayWriter]:
+        """The arrays of a split, begun when its first rows come."""
+        kinds = _array_kinds(self.schema)
+        if not (self.folder / split).exists():
+            (self.folder / split).mkdir()
+            for name, (dtype, row_shape) in kinds.items():
+                array = ArrayWriter(self.folder / split / f"{name}.npy", dtype, row_shape)
+                self._arrays[f"{split}/{name}.npy"] = array
+                if name.endswith("bag_offsets"):
+                    array.append(np.zeros(1, np.int64))
+        return {name: self._arrays[f"{split}/{name}.npy"] for name in kinds}
+
+    def finish(self, encoder: Encoder, about: Mapping[str, Any]) -> None:
+        """Write the encoder and the manifest, with what else is to be known about the dataset, and rename."""
+        with writing(self.path, DataError):
+            encoder.save(self.folder / "encoder")
+            files = {file.name: checksum(file) for file in sorted((self.folder / "encoder").iterdir())}
+            content = {"encoder": files, "arrays": {name: array.finish() for name, array in self._arrays.items()}}
+            num_rows = {
+                split: {"rows": content["arrays"][f"{split}/labels.npy"]["shape"][0]}
+                for split in SPLITS
+                if f"{split}/labels.npy" in content["arrays"]
+            }
+            manifest = {
+                "format": FORMAT,
+                "format_version": FORMAT_VERSION,
+                "fingerprint": hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest(),
+                "splits": num_rows,
+                **about,
+                "features": [_describe(encoder, feature.name) for feature in encoder.features],
+                **content,
+            }
+            write_json(self.folder / "manifest.json", manifest)
+            (self.folder / LOCK_NAME).unlink(missing_ok=True)
+            self._check_target()
+            publish(self.folder, self.path)
+
+    def _check_target(self) -> None:
+        if not self.path.exists():
+            return
+        if not self._overwrite:
+            raise DataError(f"{self.path} must not exist yet; it does.", hint="Pick another name, or overwrite it.")
+        if not (self.path / "manifest.json").is_file():
+            raise DataError(
+                f"Only an encoded dataset can be overwritten; {self.path} is something else.", hint="Pick another name."
+            )
+
+
+def _array_kinds(schema: Schema) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The arrays of a split: type, and shape of a row."""
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = {
+        "categorical": ("<u4", (len(schema.categorical),)),
+        "numeric": ("<f4", (len(schema.numeric),)),
+        "labels": ("<f4", ()),
+    }
+    for position in range(len(schema.multivalent)):
+        kinds |= {f"{position}.bag_ids": ("<u4", ()), f"{position}.bag_offsets": ("<i8", ())}
+    if schema.weight:
+        kinds["weights"] = ("<f4", ())
+    if schema.group:
+        kinds["groups"] = ("<u4", ())
+    return kinds
+
+
+def _describe(encoder: Encoder, name: str) -> dict[str, Any]:
+    vocabulary = encoder.vocabularies.get(name)
+    if vocabulary is None:
+        return {"name": name}
+    about = {"name": name, "vocab_size": vocabulary.size}
+    if isinstance(vocabulary, HashedVocabulary):
+        about["expected_collisions"] = vocabulary.expected_collisions
+    return about
+
+
+def _lock(folder: Path) -> IO[bytes] | None:
+    """Mark a folder as being written; the mark goes with the process. None where the system has no such marks."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    file = (folder / LOCK_NAME).open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what interrupted runs left beside the target; a folder that is still being written is locked."""
+    for folder in path.parent.glob(f"{path.name}.partial-*"):
+        with contextlib.suppress(BlockingIOError):
+            if mark := _lock(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                mark.close()

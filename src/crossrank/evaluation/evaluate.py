@@ -1,0 +1,61 @@
+"""How well a model does on rows with known answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from crossrank.data import EncodedDataset, Encoder, Split
+from crossrank.errors import DataError
+from crossrank.evaluation.metrics import measure
+from crossrank.models import Model
+from crossrank.schema import LabelKind
+
+SCORING_ROWS = 8192  # rows scored at a time; fixed, since the sum order inside a matrix product may depend on it
+
+
+class Trained(Protocol):
+    """What can be evaluated: a run, or anything else that has a model and the encoder it was trained with."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
+
+def evaluate(run: Trained, data: Any, *, split: str = "test", **table_options: Any) -> dict[str, Any]:
+    """The metrics of a trained model on a dataset's split or on all rows of a raw table.
+
+    Args:
+        run: a run folder's :class:`Run`.
+        data: an :class:`EncodedDataset`, the path of one, or a raw table with the label (a path or a data frame).
+        split: which rows of an encoded dataset.
+
+    Returns:
+        rows, logloss, auc and more; see :func:`crossrank.evaluation.metrics.measure`.
+    """
+    rows = _rows(run.encoder, data, split, table_options)
+    return evaluate_split(run.model, rows, label_kind=run.encoder.schema.label.kind)
+
+
+def evaluate_split(model: Model, rows: Split, *, label_kind: LabelKind = "binary") -> dict[str, Any]:
+    """The metrics of a model on encoded rows."""
+    logits = model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).numpy()
+    return measure(rows.labels, logits, label_kind=label_kind, weights=rows.weights, groups=rows.groups)
+
+
+def _rows(encoder: Encoder, data: Any, split: str, table_options: dict[str, Any]) -> Split:
+    if isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file():
+        data = EncodedDataset.open(Path(data))
+    if isinstance(data, EncodedDataset):
+        if data.encoder.fingerprint != encoder.fingerprint:
+            raise DataError(
+                f"The dataset {data.path} must be encoded as the run's training rows were; its encoder is another.",
+                hint="Evaluate on the raw table instead: the run encodes it itself.",
+            )
+        return data.split(split)
+    from crossrank.data.prepare import encode_table
+    from crossrank.data.table import open_table
+
+    return encode_table(encoder, open_table(data, **table_options))

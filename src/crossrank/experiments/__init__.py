@@ -1,0 +1,1 @@
+"""Experiments, written only on what the library offers everyone."""

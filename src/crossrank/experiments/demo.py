@@ -1,0 +1,124 @@
+"""The demo: three models on a click log whose truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossrank.data.prepare import prepare
+from crossrank.data.sources.demo import PLANTED, DemoLog, click_log, schema
+from crossrank.data.splits import SPLITS, SplitSettings
+from crossrank.data.table import open_table
+from crossrank.errors import RunError
+from crossrank.evaluation import explain
+from crossrank.evaluation.metrics import auc, log_loss
+from crossrank.files import publish, writing
+from crossrank.runs import Run
+from crossrank.training import train
+
+MODELS: dict[str, dict[str, Any]] = {
+    "logistic-regression": {"model": {"name": "logistic-regression"}, "training": {"learning_rate": 0.01}},
+    "dnn": {"model": {"name": "dnn", "embedding": {"dim": 8}, "deep": {"sizes": [64, 64]}}},
+    "dcn-v2": {
+        "model": {"name": "dcn-v2", "embedding": {"dim": 8}, "cross": {"num_layers": 2}, "deep": {"sizes": [64, 64]}}
+    },
+}
+SHOWN = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One model on the test rows."""
+
+    name: str
+    logloss: float
+    auc: float
+    parameters: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedCross:
+    name: str
+    strength: float
+    planted: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoResult:
+    """What the demo shows: the models beside the best reachable, and the strongest crosses of DCN-V2."""
+
+    models: list[Result]
+    best_logloss: float
+    best_auc: float
+    crosses: list[LearnedCross]
+    run: Path
+
+
+def run_demo(
+    into: Path, *, rows: int = 100_000, seed: int = 0, overwrite: bool = False, say: Callable[[str], None] = print
+) -> DemoResult:
+    """Make a click log, train logistic regression, a DNN and DCN-V2 on it, and compare them with the truth.
+
+    ``into`` gets the log as clicks.csv with its schema.json, the encoded dataset, and a run folder for each model.
+    """
+    if into.exists() and not overwrite:
+        raise RunError(f"The demo folder {into} must not exist yet; it does.", hint="Pass --overwrite to replace it.")
+    partial = into.with_name(into.name + ".partial")
+    with writing(into, RunError):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        log = click_log(rows, seed=seed)
+        say(f"{rows:,} rows of a generated click log, planted crosses: {', '.join(map(_name, PLANTED))}")
+        log.frame.write_csv(partial / "clicks.csv")
+        schema().save(partial / "schema.json")
+        split = SplitSettings(seed=seed)
+        dataset = prepare(log.frame, schema(), partial / "dataset", split=split)
+        models = []
+        for name, config in MODELS.items():
+            say(f"training {name}")
+            models.append(_result(name, train(dataset, into=partial / name, config=config, seed=seed)))
+        best_logloss, best_auc = _best(log, split)
+        publish(partial, into)
+    run = Run.open(into / "dcn-v2")
+    return DemoResult(models, best_logloss, best_auc, strongest_crosses(run), run.path)
+
+
+def strongest_crosses(run: Run, *, top: int = SHOWN) -> list[LearnedCross]:
+    """The strongest pairs of different features in the first cross layer, planted ones marked.
+
+    A pair counts as planted where it is a planted cross or part of one of higher order.
+    """
+    pairs = [pair for pair in explain(run, layer=1) if pair["left"] != pair["right"]]
+    return [
+        LearnedCross(_name((pair["left"], pair["right"])), pair["strength"], _is_planted(pair["left"], pair["right"]))
+        for pair in pairs[:top]
+    ]
+
+
+def _is_planted(left: str, right: str) -> bool:
+    return any({left, right} <= set(cross) for cross in PLANTED)
+
+
+def _name(cross: tuple[str, ...]) -> str:
+    return " × ".join(cross)
+
+
+def _result(name: str, run: Run) -> Result:
+    report = run.report
+    parameters = sum(report["parameters"].values())
+    return Result(name, report["test"]["logloss"], report["test"]["auc"], parameters, report["training"]["seconds"])
+
+
+def _best(log: DemoLog, split: SplitSettings) -> tuple[float, float]:
+    """Log loss and AUC of the true probabilities on the test rows: what no model can be expected to beat."""
+    table = open_table(log.frame)
+    assign = split.assigner(table)
+    test = np.concatenate([assign(chunk) for chunk in table.chunks()]) == SPLITS.index("test")
+    labels, truth = log.frame["click"].to_numpy()[test], log.probability[test]
+    return log_loss(labels, np.log(truth / (1 - truth))), auc(labels, truth)

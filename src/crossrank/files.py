@@ -1,0 +1,59 @@
+"""Files and folders that are complete or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from crossrank.errors import CrossRankError
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON under a temporary name and rename it, so that readers see the old file or the new one."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def publish(partial: Path, target: Path) -> None:
+    """Give a finished folder its name; an older folder of that name goes only once the new one stands."""
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    partial.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def checksum(path: Path) -> str:
+    """The BLAKE2 checksum of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+@contextlib.contextmanager
+def writing(place: Path, error: type[CrossRankError]) -> Iterator[None]:
+    """Turn what the operating system says about writing into an error with a remedy."""
+    try:
+        yield
+    except OSError as problem:
+        hints = {
+            errno.ENOSPC: "The disk is full: free some space and run it again.",
+            errno.EACCES: "Check who may write there, or choose another folder.",
+            errno.EROFS: "That disk is read-only: choose another folder.",
+            errno.ENOTDIR: "A file stands where a folder is needed: choose another name.",
+        }
+        text = os.strerror(problem.errno) if problem.errno else str(problem)
+        hint = hints.get(problem.errno or 0, "Check the path, or choose another folder.")
+        raise error(f"{place} must be writable; got: {text}.", hint=hint) from problem

@@ -1,0 +1,86 @@
+"""From settings to a model: the one place that knows all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from crossrank.config import parse
+from crossrank.errors import ConfigError, did_you_mean, listing
+from crossrank.models.afn import AFN, AFNPlus, AFNPlusSettings, AFNSettings
+from crossrank.models.autoint import AutoInt, AutoIntPlus, AutoIntPlusSettings, AutoIntSettings
+from crossrank.models.base import Model
+from crossrank.models.cin import CIN, CINSettings
+from crossrank.models.dcn import DCN, DCNSettings
+from crossrank.models.dcn_v2 import DCNV2, CrossNetMixSettings, CrossNetSettings, DCNMixSettings, DCNV2Settings
+from crossrank.models.deep_crossing import DeepCrossing, DeepCrossingSettings
+from crossrank.models.deepfm import DeepFM, DeepFMSettings
+from crossrank.models.dlrm import DLRM, DLRMSettings
+from crossrank.models.dnn import DNN, DNNSettings
+from crossrank.models.fm import FM, FMSettings
+from crossrank.models.interhat import InterHAt, InterHAtSettings
+from crossrank.models.logistic_regression import LogisticRegression, LogisticRegressionSettings
+from crossrank.models.nfm import NFM, NFMSettings
+from crossrank.models.pnn import PNN, PNNSettings
+from crossrank.models.settings import ModelSettings
+from crossrank.models.wide_deep import WideDeep, WideDeepSettings
+from crossrank.models.xdeepfm import XDeepFM, XDeepFMSettings
+from crossrank.schema import Feature
+
+
+class Entry(NamedTuple):
+    """A model's class, its settings, and a line about it."""
+
+    model: Any
+    settings: type[ModelSettings]
+    about: str
+
+
+MODELS = {
+    "dcn-v2": Entry(DCNV2, DCNV2Settings, "full-rank cross layers and a deep network, stacked or parallel"),
+    "dcn-mix": Entry(DCNV2, DCNMixSettings, "DCN-V2 with mixtures of low-rank experts"),
+    "cross-net": Entry(DCNV2, CrossNetSettings, "the cross network of DCN-V2 alone"),
+    "cross-net-mix": Entry(DCNV2, CrossNetMixSettings, "the cross network of DCN-Mix alone"),
+    "dnn": Entry(DNN, DNNSettings, "a deep network on the embedded features"),
+    "logistic-regression": Entry(
+        LogisticRegression, LogisticRegressionSettings, "one weight for each value, no crosses"
+    ),
+    "fm": Entry(FM, FMSettings, "a factorization machine: inner products of all pairs of features"),
+    "deepfm": Entry(DeepFM, DeepFMSettings, "a factorization machine beside a deep network"),
+    "pnn": Entry(PNN, PNNSettings, "inner or outer products of all pairs of features under a deep network"),
+    "dlrm": Entry(
+        DLRM, DLRMSettings, "inner products of all pairs of features, the numbers being one, under a deep network"
+    ),
+    "cin": Entry(CIN, CINSettings, "the compressed interaction network of xDeepFM alone"),
+    "xdeepfm": Entry(XDeepFM, XDeepFMSettings, "a compressed interaction network beside a deep network"),
+    "wide-deep": Entry(WideDeep, WideDeepSettings, "weights for values and hashed pairs of values, and a deep network"),
+    "deep-crossing": Entry(DeepCrossing, DeepCrossingSettings, "residual units on the embedded features"),
+    "dcn": Entry(DCN, DCNSettings, "DCN (V1): cross layers with one vector each, and a deep network"),
+    "nfm": Entry(NFM, NFMSettings, "the summed products of all pairs of features under a deep network"),
+    "autoint": Entry(AutoInt, AutoIntSettings, "self-attention between the features"),
+    "autoint-plus": Entry(AutoIntPlus, AutoIntPlusSettings, "AutoInt beside a deep network"),
+    "afn": Entry(AFN, AFNSettings, "products of learned powers of the features under dense layers"),
+    "afn-plus": Entry(AFNPlus, AFNPlusSettings, "AFN beside a deep network"),
+    "interhat": Entry(InterHAt, InterHAtSettings, "a Transformer and attention over each order of crosses"),
+}
+
+
+def parse_model_settings(values: Mapping[str, Any]) -> ModelSettings:
+    """The ``model`` part of a configuration, read by the class that ``name`` selects (``dcn-v2`` if left out)."""
+    name = values.get("name", "dcn-v2")
+    if name not in MODELS:
+        hint = did_you_mean(str(name), MODELS)
+        raise ConfigError(f"model.name must be one of {listing(MODELS, most=40)}; got {name!r}.", hint=hint)
+    return parse(MODELS[name].settings, values, path="model")
+
+
+def build_model(settings: ModelSettings, features: Sequence[Feature]) -> Model:
+    """The model that the settings describe, for the features that an encoder makes.
+
+    >>> from crossrank.schema import Feature
+    >>> model = build_model(parse_model_settings({"name": "dnn"}), [Feature("user", "categorical", 100)])
+    >>> model.layout.input_dim
+    16
+    """
+    model: Model = MODELS[settings.name].model(settings.layout(features), settings)
+    return model

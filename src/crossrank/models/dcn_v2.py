@@ -1,0 +1,87 @@
+"""DCN-V2: a cross network, stacked under or beside a deep network, or alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from crossrank.config import setting
+from crossrank.models.base import Model
+from crossrank.models.settings import CrossSettings, DeepSettings, ModelSettings
+from crossrank.nn import OutputLayer
+from crossrank.schema import InputLayout
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DCNV2Settings(ModelSettings):
+    name: str = setting("dcn-v2", "which model")
+    structure: Literal["stacked", "parallel", "cross-only"] = setting("stacked", "where the deep network stands")
+    cross: CrossSettings = setting(CrossSettings(), "")
+    deep: DeepSettings = setting(DeepSettings(), "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DCNMixSettings(DCNV2Settings):
+    name: str = setting("dcn-mix", "which model")
+    cross: CrossSettings = setting(CrossSettings(layer="mixture"), "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CrossNetSettings(DCNV2Settings):
+    name: str = setting("cross-net", "which model")
+    structure: Literal["stacked", "parallel", "cross-only"] = setting("cross-only", "where the deep network stands")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CrossNetMixSettings(CrossNetSettings):
+    name: str = setting("cross-net-mix", "which model")
+    cross: CrossSettings = setting(CrossSettings(layer="mixture"), "")
+
+
+class DCNV2(Model):
+    """Explicit crosses of bounded degree by a cross network, implicit ones by a deep network (section 3).
+
+    ::
+
+        stacked:     logit = wᵀ deep(cross(x0)) + b
+        parallel:    logit = wᵀ [cross(x0); deep(x0)] + b
+        cross-only:  logit = wᵀ cross(x0) + b
+
+    | here        | paper                                         |
+    | ----------- | --------------------------------------------- |
+    | ``cross``   | f_cross, L_c layers of Eq. 1, 2, 3 or 4       |
+    | ``deep``    | f_deep, h_{l+1} = f(W_l h_l + b_l)            |
+    | ``output``  | w_logit; the bias b is ours                   |
+
+    Several cross networks are concatenated before they go on ("concatenating cross layers", section 8).
+
+    Shape: features of B rows -> (B,).
+    Cost: per row and network L_c D² multiply-adds for full layers, 2 L_c D R K for a mixture, plus the deep network.
+    Limits: without deep layers ``stacked`` is ``cross-only``.
+    """
+
+    def __init__(self, layout: InputLayout, settings: DCNV2Settings) -> None:
+        super().__init__(layout, embedding_dropout=settings.embedding.dropout)
+        input_dim = layout.input_dim
+        crossed_dim = settings.cross.num_networks * input_dim
+        self.structure = settings.structure
+        self.cross = nn.ModuleList(settings.cross.network(input_dim) for _ in range(settings.cross.num_networks))
+        final_dim = crossed_dim
+        if self.structure != "cross-only":
+            self.deep = settings.deep.network(crossed_dim if self.structure == "stacked" else input_dim)
+            final_dim = self.deep.output_dim + (crossed_dim if self.structure == "parallel" else 0)
+        self.output = OutputLayer(final_dim)
+
+    def logits(self, x0: Tensor) -> Tensor:
+        crossed = torch.cat([network(x0) for network in self.cross], dim=-1)  # (B, num_networks D)
+        if self.structure == "stacked":
+            final = self.deep(crossed)  # (B, H)
+        elif self.structure == "parallel":
+            final = torch.cat([crossed, self.deep(x0)], dim=-1)  # (B, num_networks D + H)
+        else:
+            final = crossed
+        logits: Tensor = self.output(final)  # (B,)
+        return logits

@@ -1,0 +1,64 @@
+"""What models of feature fields share: x0 cut into equally wide vectors, and the linear term over single values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from crossrank.models.base import embed
+from crossrank.nn import Features
+from crossrank.schema import InputLayout
+
+
+class FieldStack(nn.Module):
+    """x0 as one vector per feature: v_i for an embedded feature, x_j v_j for a number x_j with a learned v_j.
+
+    The numbers enter as Rendle's factorization machine has them, so that every field-based model crosses the same
+    fields; ``numbers=False`` leaves them out, for models that treat them apart.
+
+    Shape: x0 (B, D) -> (B, num_fields, width).
+    Raises: ConfigError where the embedded features differ in width.
+    """
+
+    def __init__(self, layout: InputLayout, *, needed_by: str, numbers: bool = True) -> None:
+        super().__init__()
+        self.width = layout.equal_width(needed_by=needed_by)
+        self.num_embedded = len(layout.embedded)
+        self.embedded_dim = self.num_embedded * self.width
+        num_numbers = len(layout.of_kind("numeric")) if numbers else 0
+        self.num_fields = self.num_embedded + num_numbers
+        self.vectors = nn.Parameter(torch.empty(num_numbers, self.width)) if num_numbers else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.vectors is not None:
+            nn.init.normal_(self.vectors, std=self.width**-0.5)
+
+    def forward(self, x0: Tensor) -> Tensor:
+        fields = x0[:, : self.embedded_dim].reshape(-1, self.num_embedded, self.width)  # (B, F, e)
+        if self.vectors is None:
+            return fields
+        numbers = x0[:, self.embedded_dim :, None] * self.vectors  # (B, M, e)
+        return torch.cat([fields, numbers], dim=1)  # (B, F + M, e)
+
+
+class LinearTerm(nn.Module):
+    """``Σ_i w_i[id_i] + Σ_j u_j x_j``: the first-order part of FM and of the models built on it; starts at zero.
+
+    Shape: features of B rows -> (B,).
+    """
+
+    def __init__(self, layout: InputLayout) -> None:
+        super().__init__()
+        self.embedding = embed(layout.with_width(1))
+        self.numbers = nn.Parameter(torch.empty(len(layout.of_kind("numeric"))))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.embedding.weight)
+        nn.init.zeros_(self.numbers)
+
+    def forward(self, features: Features) -> Tensor:
+        x0: Tensor = self.embedding(features)  # (B, F + M)
+        num_embedded = x0.shape[1] - self.numbers.shape[0]
+        return x0[:, :num_embedded].sum(dim=1) + x0[:, num_embedded:] @ self.numbers  # (B,)

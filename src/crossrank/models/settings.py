@@ -1,0 +1,91 @@
+"""Settings that several models share: how features are embedded, crossed and passed through a deep network."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from crossrank.config import setting
+from crossrank.errors import ConfigError
+from crossrank.nn import CrossNetwork, DeepNetwork
+from crossrank.schema import Feature, InputLayout
+
+
+def check_share(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name} must be at least 0 and below 1; got {value}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingSettings:
+    dim: int | Literal["rule", "average"] = setting(
+        16,
+        "width of each feature's vector; 'rule' for 6 v^(1/4) of its vocabulary size v, 'average' for that rule's mean",
+    )
+    dims: Mapping[str, int] = setting({}, "widths for single features, by name")
+    dropout: float = setting(0.0, "share of x0's embedded numbers set to zero in training")
+
+    def __post_init__(self) -> None:
+        check_share("model.embedding.dropout", self.dropout)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CrossSettings:
+    num_layers: int = setting(2, "cross layers on top of each other")
+    layer: Literal["full", "low_rank", "mixture"] = setting("full", "kind of cross layer: Eq. 1, Eq. 2, or Eq. 3 and 4")
+    rank: int | None = setting(
+        None, "rank of a low-rank layer or of each expert; left out, a quarter of the input width"
+    )
+    num_experts: int = setting(4, "experts of a mixture layer")
+    gate: Literal["softmax", "sigmoid", "constant"] = setting("softmax", "how a mixture layer weighs its experts")
+    activation: str | None = setting(None, "activation around the middle matrix of each expert (Eq. 4); left out, none")
+    bias: bool = setting(True, "bias inside each cross layer")
+    residual: bool = setting(True, "add each cross layer's input to its output")
+    num_networks: int = setting(1, "cross networks side by side, their outputs concatenated")
+
+    def __post_init__(self) -> None:
+        for key in ("num_layers", "num_experts", "num_networks"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"model.cross.{key} must be at least 1; got {getattr(self, key)}.")
+
+    def network(self, input_dim: int) -> CrossNetwork:
+        """One cross network as these settings describe it."""
+        options: dict[str, Any] = {"bias": self.bias, "residual": self.residual}
+        if self.layer == "low_rank":
+            options |= {"rank": self.rank or max(1, input_dim // 4)}
+        if self.layer == "mixture":
+            options |= {
+                "rank": self.rank or max(1, input_dim // (4 * self.num_experts)),
+                "num_experts": self.num_experts,
+                "gate": self.gate,
+                "activation": self.activation,
+            }
+        return CrossNetwork(input_dim, num_layers=self.num_layers, layer=self.layer, **options)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeepSettings:
+    sizes: tuple[int, ...] = setting((256, 256), "sizes of the deep network's layers")
+    activation: str = setting("relu", "activation after each deep layer")
+    dropout: float = setting(0.0, "share of each deep layer's outputs set to zero in training")
+
+    def __post_init__(self) -> None:
+        check_share("model.deep.dropout", self.dropout)
+        if any(size < 1 for size in self.sizes):
+            raise ConfigError(f"model.deep.sizes must be positive; got {list(self.sizes)}.")
+
+    def network(self, input_dim: int) -> DeepNetwork:
+        return DeepNetwork(input_dim, sizes=self.sizes, activation=self.activation, dropout=self.dropout)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """What every model has; each model's own class adds its parts."""
+
+    name: str = setting("", "which model")
+    embedding: EmbeddingSettings = setting(EmbeddingSettings(), "")
+
+    def layout(self, features: Sequence[Feature]) -> InputLayout:
+        """The slots of x0 for these features."""
+        return InputLayout.plan(features, embedding_dim=self.embedding.dim, given=self.embedding.dims)

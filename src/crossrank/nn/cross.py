@@ -1,0 +1,290 @@
+"""The cross layers: Eqs. 1 to 4 of DCN-V2, and the layer of DCN (V1) that they generalise."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from crossrank.errors import ConfigError, did_you_mean, listing
+from crossrank.nn.activations import Activation, activation_name, resolve_activation
+from crossrank.nn.checks import check_count, check_rank, check_width
+from crossrank.nn.linear import Linear, he_normal_
+
+Gate = Literal["softmax", "sigmoid", "constant"]
+GATES = ("softmax", "sigmoid", "constant")
+
+
+class _CrossLayer(nn.Module):
+    """What the cross layers share: the width, the bias, the residual switch, the check of the inputs."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, input_dim: int, *, bias: bool, residual: bool) -> None:
+        super().__init__()
+        check_count("input_dim", input_dim)
+        self.input_dim = input_dim
+        self.residual = residual
+        self.register_parameter("bias", nn.Parameter(torch.empty(input_dim)) if bias else None)
+
+    def reset_parameters(self) -> None:
+        """He-normal kernels, zero bias."""
+        for name, kernel in self.named_parameters(recurse=False):
+            nn.init.zeros_(kernel) if name == "bias" else he_normal_(kernel)
+
+    def _carried(self, x0: Tensor, xl: Tensor) -> Tensor | float:
+        """The term that carries xl past the cross, after a look at both inputs."""
+        check_width("x0", x0, self.input_dim)
+        check_width("xl", xl, self.input_dim)
+        return xl if self.residual else 0.0
+
+    def extra_repr(self) -> str:
+        return f"input_dim={self.input_dim}, bias={self.bias is not None}, residual={self.residual}"
+
+
+class CrossLayer(_CrossLayer):
+    """One explicit cross of the input with everything crossed so far.
+
+    ``x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l``  (Eq. 1)
+
+    ======  =====  =============================================
+    code    paper  meaning
+    ======  =====  =============================================
+    weight  W_l    (D, D), which element is crossed with which
+    bias    b_l    (D,), inside the product with x_0
+    ======  =====  =============================================
+
+    Shape: x0 (..., D), xl (..., D) -> (..., D).
+    Cost: D² multiplications for each row, D² + D parameters.
+    Limits: W = 1 wᵀ and no bias, the layer of DCN (:class:`VectorCrossLayer`).
+
+    Args:
+        input_dim: D, the width of x0 and xl.
+        bias: add b_l.
+        residual: add x_l.
+
+    Raises:
+        ConfigError: for a width below 1.
+        ShapeError: for inputs of another width.
+
+    Example:
+        >>> layer = CrossLayer(2)
+        >>> _ = layer.weight.data.copy_(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+        >>> x0 = torch.tensor([[3.0, 5.0]])
+        >>> layer(x0, x0).tolist()  # [3·5 + 3, 5]
+        [[18.0, 5.0]]
+    """
+
+    def __init__(self, input_dim: int, *, bias: bool = True, residual: bool = True) -> None:
+        super().__init__(input_dim, bias=bias, residual=residual)
+        self.weight = nn.Parameter(torch.empty(input_dim, input_dim))
+        self.reset_parameters()
+
+    def forward(self, x0: Tensor, xl: Tensor) -> Tensor:
+        carried = self._carried(x0, xl)
+        return x0 * F.linear(xl, self.weight, self.bias) + carried
+
+
+class LowRankCrossLayer(_CrossLayer):
+    """A cross whose matrix is a product of two narrow ones.
+
+    ``x_{l+1} = x_0 ⊙ (U_l (V_lᵀ x_l) + b_l) + x_l``  (Eq. 2)
+
+    ====  =====  =============================================
+    code  paper  meaning
+    ====  =====  =============================================
+    up    U_l    (D, R), back from the subspace
+    down  V_lᵀ   (R, D), into the subspace
+    bias  b_l    (D,), inside the product with x_0
+    ====  =====  =============================================
+
+    Shape: x0 (..., D), xl (..., D) -> (..., D).
+    Cost: 2 D R multiplications for each row, 2 D R + D parameters; less than the full matrix while R < D / 2.
+    Limits: R = D, every full matrix (up @ down = W), so :class:`CrossLayer`.
+
+    Args:
+        input_dim: D, the width of x0 and xl.
+        rank: R, the width of the subspace.
+        bias: add b_l.
+        residual: add x_l.
+
+    Raises:
+        ConfigError: for a width below 1 or a rank outside 1..D.
+        ShapeError: for inputs of another width.
+
+    Example:
+        >>> layer = LowRankCrossLayer(8, rank=2)
+        >>> x0 = torch.randn(5, 8)
+        >>> layer(x0, x0).shape
+        torch.Size([5, 8])
+    """
+
+    def __init__(self, input_dim: int, *, rank: int, bias: bool = True, residual: bool = True) -> None:
+        super().__init__(input_dim, bias=bias, residual=residual)
+        check_rank(rank, input_dim)
+        self.rank = rank
+        self.up = nn.Parameter(torch.empty(input_dim, rank))
+        self.down = nn.Parameter(torch.empty(rank, input_dim))
+        self.reset_parameters()
+
+    def forward(self, x0: Tensor, xl: Tensor) -> Tensor:
+        carried = self._carried(x0, xl)
+        projected = F.linear(xl, self.down)  # (..., R)
+        return x0 * F.linear(projected, self.up, self.bias) + carried
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, rank={self.rank}"
+
+
+class MixtureCrossLayer(_CrossLayer):
+    """Several low-rank crosses, weighted for each row by a gate.
+
+    | ``x_{l+1} = Σ_k G_k(x_l) E_k(x_l) + x_l``  (Eq. 3)
+    | ``E_k(x_l) = x_0 ⊙ (U_k (V_kᵀ x_l) + b)``
+    | ``E_k(x_l) = x_0 ⊙ (U_k g(C_k g(V_kᵀ x_l)) + b)``  (Eq. 4, where an activation is given)
+
+    ==========  =====  ====================================================================
+    code        paper  meaning
+    ==========  =====  ====================================================================
+    up          U_k    (K, D, R), back from each expert's subspace
+    down        V_kᵀ   (K, R, D), into each expert's subspace
+    middle      C_k    (K, R, R), within each subspace; None for Eq. 3
+    bias        b_l    (D,), inside every expert
+    gate        G      Linear D -> K without bias; None where the weights are constant
+    activation  g      an elementwise function; None for Eq. 3
+    ==========  =====  ====================================================================
+
+    Shape: x0 (..., D), xl (..., D) -> (..., D).
+    Cost: K R (2 D + R) + K D multiplications for each row (Eq. 3 without the K R²), as many parameters and D more.
+    Limits: gate "constant" and K = 1, :class:`LowRankCrossLayer`. The bias stands inside every expert, so it counts
+    Σ_k G_k times: once with "softmax", K times with "constant".
+
+    Args:
+        input_dim: D, the width of x0 and xl.
+        rank: R, the width of each expert's subspace.
+        num_experts: K.
+        gate: "softmax", "sigmoid", or "constant" for a weight of 1 each.
+        activation: None for Eq. 3; a name or a callable for Eq. 4.
+        bias: add b_l.
+        residual: add x_l.
+
+    Raises:
+        ConfigError: for a width or a count below 1, a rank outside 1..D, an unknown gate or activation.
+        ShapeError: for inputs of another width.
+
+    Example:
+        >>> layer = MixtureCrossLayer(8, rank=2, num_experts=4, activation="tanh")
+        >>> x0 = torch.randn(5, 8)
+        >>> layer(x0, x0).shape
+        torch.Size([5, 8])
+    """
+
+    middle: nn.Parameter | None
+    gate: Linear | None
+
+    def __init__(
+        self,
+        input_dim: int,
+        *,
+        rank: int,
+        num_experts: int,
+        gate: Gate = "softmax",
+        activation: str | Activation | None = None,
+        bias: bool = True,
+        residual: bool = True,
+    ) -> None:
+        super().__init__(input_dim, bias=bias, residual=residual)
+        check_rank(rank, input_dim)
+        check_count("num_experts", num_experts)
+        if gate not in GATES:
+            raise ConfigError(f"gate must be one of {listing(GATES)}; got {gate!r}.", hint=did_you_mean(gate, GATES))
+        self.rank, self.num_experts, self.gate_name = rank, num_experts, gate
+        self.up = nn.Parameter(torch.empty(num_experts, input_dim, rank))
+        self.down = nn.Parameter(torch.empty(num_experts, rank, input_dim))
+        middle = nn.Parameter(torch.empty(num_experts, rank, rank)) if activation is not None else None
+        self.register_parameter("middle", middle)
+        self.gate = None if gate == "constant" else Linear(input_dim, num_experts, bias=False)
+        self.activation = resolve_activation(activation)
+        self.activation_name = activation_name(activation)
+        self.reset_parameters()
+
+    def forward(self, x0: Tensor, xl: Tensor) -> Tensor:
+        carried = self._carried(x0, xl)
+        gates = self.gates(xl)  # (..., K) or (K,)
+        hidden = F.linear(xl, self.down.flatten(0, 1))  # (..., K R)
+        hidden = hidden.view(*xl.shape[:-1], self.num_experts, self.rank)  # (..., K, R)
+        if self.middle is not None:
+            hidden = self.activation(hidden)
+            hidden = self.activation(torch.einsum("...kr,ksr->...ks", hidden, self.middle))
+        # A gate is one number for each expert: Σ_k G_k U_k h_k = [U_1 … U_K] [G_1 h_1; …; G_K h_K], one product.
+        weighted = (gates.unsqueeze(-1) * hidden).flatten(-2)  # (..., K R)
+        experts = F.linear(weighted, self.up.movedim(0, 1).flatten(1))  # (..., D)
+        if self.bias is not None:
+            experts = torch.addcmul(experts, gates.sum(dim=-1, keepdim=True), self.bias)
+        return x0 * experts + carried
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.gate is not None:
+            self.gate.reset_parameters()
+
+    def gates(self, xl: Tensor) -> Tensor:
+        """G(x_l), the weight of each expert.
+
+        Shape: (..., D) -> (..., K), or (K,) where the weights are constant.
+        """
+        if self.gate is None:
+            return xl.new_ones(self.num_experts)
+        scores: Tensor = self.gate(xl)  # (..., K)
+        return scores.softmax(dim=-1) if self.gate_name == "softmax" else scores.sigmoid()
+
+    def extra_repr(self) -> str:
+        mixture = f"rank={self.rank}, num_experts={self.num_experts}, gate={self.gate_name}"
+        return f"{super().extra_repr()}, {mixture}, activation={self.activation_name}"
+
+
+class VectorCrossLayer(_CrossLayer):
+    """The cross layer of DCN (V1), with one vector where DCN-V2 has a matrix.
+
+    ``x_{l+1} = x_0 (x_lᵀ w_l) + b_l + x_l``  (DCN, Eq. 3)
+
+    ======  =====  =============================================
+    code    paper  meaning
+    ======  =====  =============================================
+    weight  w_l    (D,), one number for each element of x_l
+    bias    b_l    (D,), outside the product with x_0
+    ======  =====  =============================================
+
+    Shape: x0 (..., D), xl (..., D) -> (..., D).
+    Cost: 2 D multiplications for each row, 2 D parameters.
+    Limits: no bias, :class:`CrossLayer` with W = 1 wᵀ.
+
+    Args:
+        input_dim: D, the width of x0 and xl.
+        bias: add b_l.
+        residual: add x_l.
+
+    Raises:
+        ConfigError: for a width below 1.
+        ShapeError: for inputs of another width.
+
+    Example:
+        >>> layer = VectorCrossLayer(2)
+        >>> _ = layer.weight.data.copy_(torch.tensor([1.0, 2.0]))
+        >>> x0 = torch.tensor([[3.0, 5.0]])
+        >>> layer(x0, x0).tolist()  # [3·13 + 3, 5·13 + 5]
+        [[42.0, 70.0]]
+    """
+
+    def __init__(self, input_dim: int, *, bias: bool = True, residual: bool = True) -> None:
+        super().__init__(input_dim, bias=bias, residual=residual)
+        self.weight = nn.Parameter(torch.empty(input_dim))
+        self.reset_parameters()
+
+    def forward(self, x0: Tensor, xl: Tensor) -> Tensor:
+        carried = self._carried(x0, xl)
+        score = (xl @ self.weight).unsqueeze(-1)  # (..., 1)
+        bias = 0.0 if self.bias is None else self.bias
+        return x0 * score + bias + carried

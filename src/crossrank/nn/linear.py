@@ -1,0 +1,57 @@
+"""Dense layers with the paper's initialisation."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+
+
+def he_normal_(kernel: Tensor) -> None:
+    """Fill each matrix of a stack with N(0, 2 / fan_in), fan_in being its own last axis (He et al., 2015).
+
+    Shape: kernel (..., fan_in). A stack of matrices is filled as if each stood alone.
+    """
+    nn.init.normal_(kernel, std=math.sqrt(2 / kernel.shape[-1]))
+
+
+class Linear(nn.Linear):
+    """``y = W x + b``, with a He-normal kernel and a zero bias.
+
+    Shape: x (..., input_dim) -> (..., output_dim).
+
+    Example:
+        >>> import torch
+        >>> Linear(3, 2)(torch.zeros(5, 3)).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(self, input_dim: int, output_dim: int, *, bias: bool = True) -> None:
+        super().__init__(input_dim, output_dim, bias)
+
+    def reset_parameters(self) -> None:
+        he_normal_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class OutputLayer(Linear):
+    """The logit ``w · x + b`` of each row; the paper's w_logit, to which a bias may be added.
+
+    Shape: x (..., input_dim) -> (...,).
+
+    Args:
+        input_dim: the width of x.
+        bias: add b, which lets the logit meet the base rate; False is the paper's formula.
+
+    Example:
+        >>> import torch
+        >>> OutputLayer(3)(torch.zeros(1, 3))
+        tensor([0.], grad_fn=<SqueezeBackward1>)
+    """
+
+    def __init__(self, input_dim: int, *, bias: bool = True) -> None:
+        super().__init__(input_dim, 1, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze(-1)  # (..., 1) -> (...,)

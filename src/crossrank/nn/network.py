@@ -1,0 +1,75 @@
+"""Cross layers on top of each other."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from crossrank.errors import ConfigError, did_you_mean, listing
+from crossrank.nn.checks import check_count
+from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+
+LayerKind = Literal["full", "low_rank", "mixture", "vector"]
+LAYERS: dict[str, type[nn.Module]] = {
+    "full": CrossLayer,
+    "low_rank": LowRankCrossLayer,
+    "mixture": MixtureCrossLayer,
+    "vector": VectorCrossLayer,
+}
+
+
+class CrossNetwork(nn.Module):
+    """All crosses of the input's elements up to degree num_layers + 1.
+
+    ``x_{l+1} = layer_l(x_0, x_l)`` for l = 0 … L_c - 1, from x_0 to x_{L_c}  (section "Cross Network")
+
+    ===========  =====  ==================================================
+    code         paper  meaning
+    ===========  =====  ==================================================
+    layers              one layer for each step, each with its own weights
+    num_layers   L_c    the number of layers
+    ===========  =====  ==================================================
+
+    Shape: x0 (..., D) -> (..., D).
+    Cost: num_layers times the layer's.
+    Limits: one layer, that layer with xl = x0; all kernels and biases zero, the identity.
+
+    Args:
+        input_dim: D, the width of x0.
+        num_layers: L_c.
+        layer: "full" (Eq. 1), "low_rank" (Eq. 2), "mixture" (Eqs. 3 and 4), "vector" (DCN).
+        layer_options: what the layer's class takes by keyword, such as ``rank``.
+
+    Raises:
+        ConfigError: for no layers, an unknown kind of layer, or options that the kind does not take.
+        ShapeError: for an input of another width.
+
+    Example:
+        >>> import torch
+        >>> network = CrossNetwork(8, num_layers=3, layer="low_rank", rank=2)
+        >>> network(torch.randn(5, 8)).shape
+        torch.Size([5, 8])
+    """
+
+    def __init__(self, input_dim: int, *, num_layers: int, layer: LayerKind = "full", **layer_options: Any) -> None:
+        super().__init__()
+        check_count("num_layers", num_layers)
+        if layer not in LAYERS:
+            raise ConfigError(
+                f"layer must be one of {listing(LAYERS)}; got {layer!r}.", hint=did_you_mean(str(layer), LAYERS)
+            )
+        signature = inspect.signature(LAYERS[layer])
+        try:
+            signature.bind(input_dim, **layer_options)
+        except TypeError as error:
+            known = listing([name for name in signature.parameters if name != "input_dim"], most=10)
+            raise ConfigError(f"A '{layer}' cross layer takes {known}; {error}.") from None
+        self.layers = nn.ModuleList(LAYERS[layer](input_dim, **layer_options) for _ in range(num_layers))
+
+    def forward(self, x0: Tensor) -> Tensor:
+        xl = x0
+        for layer in self.layers:
+            xl = layer(x0, xl)
+        return xl

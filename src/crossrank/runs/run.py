@@ -1,0 +1,199 @@
+"""The run folder: the only thing that is ever saved of a trained model.
+
+::
+
+    runs/first/
+      run.json            format version, library version, command, seed, status, fingerprints, checksums
+      config.json         every setting after defaults
+      schema.json         what each column means
+      encoder/            turns a raw row into ids and numbers exactly as training did
+      model.safetensors   the weights
+      metrics.jsonl       one line for each log and each evaluation of the training
+      report.json         the final metrics and the cost
+      crosses.json        the strength of each pair of features, where the model has cross layers
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from crossrank.data import Encoder
+from crossrank.errors import RunError
+from crossrank.files import checksum, write_json
+from crossrank.models import Model, build_model, parse_model_settings
+from crossrank.nn import Features
+from crossrank.schema import Schema
+
+FORMAT_VERSION = 1
+SCORING_ROWS = 8192  # rows scored at a time; fixed, since the sum order inside a matrix product may depend on it
+WEIGHTS = "model.safetensors"
+
+
+class Run:
+    """A trained model with everything that is needed to use it again.
+
+    Open one with :meth:`open`; training makes them.
+
+    Attributes:
+        path: the folder.
+        info: the content of run.json.
+        config: the content of config.json.
+
+    Example::
+
+        run = Run.open("runs/first")
+        run.predict([{"user": "u7", "country": "pt", "hour": 9}])     # array([0.083])
+    """
+
+    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+        self.path = path
+        self.info = info
+
+    @classmethod
+    def open(cls, path: Path | str, *, verify: bool = True) -> Run:
+        """Open a finished run.
+
+        Args:
+            path: the run folder.
+            verify: compare the checksum of every file that matters with the one written at the end of training.
+
+        Raises:
+            RunError: where the folder is absent, unfinished, damaged or from another format version.
+        """
+        path = Path(path)
+        if not (path / "run.json").is_file():
+            unfinished = path.with_name(path.name + ".partial").is_dir()
+            hint = "Its training did not finish: train again with --resume." if unfinished else "Check the path."
+            raise RunError(f"{path} must be a run folder; it has no run.json.", hint=hint)
+        info = read_json(path / "run.json")
+        if info.get("format_version") != FORMAT_VERSION:
+            raise RunError(
+                f"{path} must have run format {FORMAT_VERSION}; got {info.get('format_version')!r}.",
+                hint="It was written by a newer crossrank: upgrade, or train again.",
+            )
+        run = cls(path, info)
+        if verify:
+            run.verify()
+        return run
+
+    def verify(self) -> None:
+        """Check that no file of the run was damaged since it was written."""
+        for name, expected in self.info["checksums"].items():
+            file = self.path / name
+            if not file.is_file() or checksum(file) != expected:
+                state = "is not what was written" if file.is_file() else "is missing"
+                raise RunError(f"The run {self.path} is damaged: {name} {state}.", hint="Copy it anew or train again.")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return dict(read_json(self.path / "config.json"))
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        return Encoder.load(self.path / "encoder")
+
+    @property
+    def schema(self) -> Schema:
+        return self.encoder.schema
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model, in evaluation mode, on the CPU."""
+        model = build_model(parse_model_settings(self.config["model"]), self.encoder.features)
+        try:
+            model.load_state_dict(load_file(self.path / WEIGHTS))
+        except (SafetensorError, RuntimeError, OSError) as error:
+            raise RunError(f"{self.path / WEIGHTS} must hold the weights of this model; {error}.") from None
+        return model.eval()
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The final metrics by split, and what the model costs."""
+        return dict(read_json(self.path / "report.json"))
+
+    @property
+    def crosses(self) -> list[dict[str, Any]]:
+        """The strength of each pair of features; empty for a model without cross layers."""
+        file = self.path / "crosses.json"
+        return list(read_json(file)["pairs"]) if file.is_file() else []
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def encode(self, source: Any, **table_options: Any) -> Iterator[Features]:
+        """Raw rows as batches of features: a list of dictionaries, a data frame, or a path to tables."""
+        if isinstance(source, list) and all(isinstance(row, dict) for row in source):
+            for start in range(0, len(source), SCORING_ROWS):
+                yield self.encoder.encode_rows(source[start : start + SCORING_ROWS]).features()
+            return
+        if getattr(source, "shape", (1,))[0] == 0:  # a data frame without rows; a file without rows is a mistake
+            return
+        from crossrank.data.table import open_table
+
+        for chunk in open_table(source, **table_options).chunks(self.schema.names, rows=SCORING_ROWS):
+            yield self.encoder.encode(chunk.frame, where=chunk.where).features()
+
+    def predict(self, source: Any, **table_options: Any) -> npt.NDArray[np.float32]:
+        """The probability of each raw row, or its predicted value where the label is a number.
+
+        Columns may come in any order, others may stand between them; unseen and missing values are fine, a missing
+        column is not.
+        """
+        logits = self.model.predict_logits(self.encode(source, **table_options))
+        answer: npt.NDArray[np.float32] = (logits.sigmoid() if self.schema.label.kind == "binary" else logits).numpy()
+        return answer
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, model={self.config['model']['name']!r})"
+
+
+def write_run(
+    folder: Path,
+    *,
+    model: Model,
+    encoder: Encoder,
+    config: dict[str, Any],
+    info: dict[str, Any],
+    report: dict[str, Any],
+) -> None:
+    """Write what makes a folder a run; run.json comes last, so that an unfinished folder is never taken for a run."""
+    write_json(folder / "config.json", config)
+    encoder.schema.save(folder / "schema.json")
+    encoder.save(folder / "encoder")
+    save_file({name: tensor.contiguous().cpu() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
+    write_json(folder / "report.json", report)
+    files = [
+        "config.json",
+        "schema.json",
+        WEIGHTS,
+        *(f"encoder/{p.name}" for p in sorted((folder / "encoder").iterdir())),
+    ]
+    checksums = {name: checksum(folder / name) for name in files}
+    write_json(folder / "run.json", {"format_version": FORMAT_VERSION, **info, "checksums": checksums})
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} must be readable JSON; {error}.", hint="The folder is damaged: train again.") from None
+
+
+def describe_machine() -> dict[str, str]:
+    """What a repeated run should be compared with: versions and threads."""
+    import platform
+
+    return {"python": platform.python_version(), "torch": torch.__version__, "threads": str(torch.get_num_threads())}

@@ -1,0 +1,223 @@
+"""What each column of a table means.
+
+A schema is a list of feature columns, each an object of the class that says what it means, and the names of the label,
+weight and group columns. It is written as JSON that a person can edit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from crossrank.config import parse, setting
+from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
+
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Categorical:
+    """A column with one value from a set: a user, a country, an hour. Values are compared as text."""
+
+    kind: ClassVar[str] = "categorical"
+    name: str
+    min_count: int = setting(1, "values seen less often in training share the id for unseen values")
+    max_size: int | None = setting(None, "keep only this many of the most frequent values")
+    hash_size: int | None = setting(None, "hash into this many ids instead of keeping a vocabulary")
+
+    def __post_init__(self) -> None:
+        _check_vocabulary(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Multivalent:
+    """A column with any number of values from a set: tags, genres. Text is cut at the separator; lists are kept."""
+
+    kind: ClassVar[str] = "multivalent"
+    name: str
+    separator: str = setting("|", "what stands between two values of a text cell")
+    min_count: int = setting(1, "values seen less often in training share the id for unseen values")
+    max_size: int | None = setting(None, "keep only this many of the most frequent values")
+    hash_size: int | None = setting(None, "hash into this many ids instead of keeping a vocabulary")
+
+    def __post_init__(self) -> None:
+        _check_vocabulary(self)
+        if not self.separator:
+            raise SchemaError(f"The separator of column '{self.name}' must not be empty.", hint='Usual is "|".')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numeric:
+    """A column with a number, made fit for a network by ``standardize(log(max(x + log_shift, 1)))``.
+
+    The logarithm is taken where ``log_shift`` is given. Numbers below ``1 - log_shift`` count as ``1 - log_shift``, so
+    the logarithm is never negative or undefined. A missing number becomes the training mean.
+    """
+
+    kind: ClassVar[str] = "numeric"
+    name: str
+    log_shift: float | None = setting(None, "take log(x + this); leave out for no logarithm")
+    standardize: bool = setting(True, "subtract the training mean and divide by the training deviation")
+
+    def __post_init__(self) -> None:
+        if self.log_shift is not None and not math.isfinite(self.log_shift):
+            raise SchemaError(f"log_shift of column '{self.name}' must be a finite number; got {self.log_shift}.")
+
+
+Column: TypeAlias = Categorical | Multivalent | Numeric
+LabelKind: TypeAlias = Literal["binary", "real"]
+COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Label:
+    """The column to predict: ``binary`` (0 or 1, trained with log loss) or ``real`` (a number, squared error)."""
+
+    name: str
+    kind: LabelKind = "binary"
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """The meaning of a table.
+
+    Args:
+        features: the columns a model may look at, in any order.
+        label: the column to predict.
+        weight: a column with a weight for each row's loss, if any.
+        group: a column whose equal values belong together, such as a query or a user, for grouped metrics; if any.
+
+    Raises:
+        SchemaError: for no features, a name used twice, or a feature or group that is also the label or the weight.
+
+    Example:
+        >>> schema = Schema([Categorical(name="country"), Numeric(name="age")], Label(name="click"))
+        >>> schema.names
+        ('country', 'age')
+        >>> Schema.from_dict(schema.to_dict()) == schema
+        True
+    """
+
+    features: Sequence[Column]
+    label: Label
+    weight: str | None = None
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))
+        if not self.features:
+            raise SchemaError("A schema needs at least one feature; got none.")
+        taken = [*self.names, self.label.name, *([self.weight] if self.weight else [])]
+        if self.group in taken[len(self.names) :]:
+            taken.append(self.group)
+        for name in taken:
+            if taken.count(name) > 1:
+                raise SchemaError(
+                    f"Each column may have one meaning; '{name}' has {taken.count(name)}.",
+                    hint="A group column may also be a feature; a label or weight may not.",
+                )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the feature columns."""
+        return tuple(column.name for column in self.features)
+
+    @property
+    def categorical(self) -> list[Categorical]:
+        return [column for column in self.features if isinstance(column, Categorical)]
+
+    @property
+    def multivalent(self) -> list[Multivalent]:
+        return [column for column in self.features if isinstance(column, Multivalent)]
+
+    @property
+    def numeric(self) -> list[Numeric]:
+        return [column for column in self.features if isinstance(column, Numeric)]
+
+    @property
+    def required(self) -> Iterator[str]:
+        """Every column that training needs."""
+        yield from dict.fromkeys([*self.names, self.label.name, *filter(None, (self.weight, self.group))])
+
+    def to_dict(self) -> dict[str, Any]:
+        features = [{"kind": column.kind, **dataclasses.asdict(column)} for column in self.features]
+        return {
+            "format_version": FORMAT_VERSION,
+            "label": dataclasses.asdict(self.label),
+            "weight": self.weight,
+            "group": self.group,
+            "features": [{key: value for key, value in column.items() if value is not None} for column in features],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, source: str = "the schema") -> Schema:
+        """Read what :meth:`to_dict` wrote, or what a person wrote in its manner."""
+        if values.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
+            raise SchemaError(
+                f"{source} must have format version {FORMAT_VERSION}; got {values['format_version']!r}.",
+                hint="It was written by another version of crossrank.",
+            )
+        known = {"format_version", "label", "weight", "group", "features"}
+        for key in values:
+            if key not in known:
+                raise SchemaError(f"{source} has the unknown key '{key}'.", hint=did_you_mean(key, known))
+        if not isinstance(values.get("label"), Mapping) or not isinstance(values.get("features"), list):
+            raise SchemaError(f"{source} needs a 'label' object and a 'features' list.")
+        for key in ("weight", "group"):
+            if not isinstance(values.get(key), str | None):
+                raise SchemaError(f"'{key}' of {source} must be the name of a column or null; got {values[key]!r}.")
+        try:
+            label = parse(Label, values["label"], path="label")
+            return cls([_column(item) for item in values["features"]], label, values.get("weight"), values.get("group"))
+        except ConfigError as error:
+            raise SchemaError(f"{source} cannot be read: {error}") from None
+
+    def save(self, path: Path | str) -> None:
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path | str) -> Schema:
+        path = Path(path)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise SchemaError(f"The schema file {path} does not exist.") from None
+        except (OSError, ValueError) as error:
+            raise SchemaError(f"The schema file {path} must be JSON; {error}.") from None
+        if not isinstance(values, dict):
+            raise SchemaError(f"The schema file {path} must hold one JSON object; got {type(values).__name__}.")
+        return cls.from_dict(values, source=str(path))
+
+    @classmethod
+    def infer(cls, table: Any, *, label: str | None = None) -> Schema:
+        """Draft a schema by looking at a table; the person corrects what it got wrong.
+
+        Args:
+            table: a polars or pandas data frame, or a mapping from names to lists of values; some thousand rows do.
+            label: the name of the label, where it is not one of the usual names (label, click, clicked, target, y).
+        """
+        from crossrank.schema.infer import infer_columns
+
+        return cls(*infer_columns(table, label=label))
+
+
+def _column(values: Any) -> Column:
+    if not isinstance(values, Mapping) or values.get("kind") not in [*COLUMN_KINDS] or "name" not in values:
+        raise SchemaError(f"Each feature needs a 'name' and a 'kind' out of {listing(COLUMN_KINDS)}; got {values!r}.")
+    fields = {key: value for key, value in values.items() if key != "kind"}
+    return parse(COLUMN_KINDS[values["kind"]], fields, path=f"features.{values['name']}")
+
+
+def _check_vocabulary(column: Categorical | Multivalent) -> None:
+    for key in ("min_count", "max_size", "hash_size"):
+        value = getattr(column, key)
+        if value is not None and value < 1:
+            raise SchemaError(f"{key} of column '{column.name}' must be at least 1; got {value}.")
+    if column.hash_size is not None and (column.min_count > 1 or column.max_size is not None):
+        raise SchemaError(
+            f"Column '{column.name}' is hashed, so min_count and max_size do not apply.", hint="Leave out one of them."
+        )

@@ -1,0 +1,73 @@
+"""Scores for whole tables, read and written in chunks, so that a table may be larger than memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossrank.errors import DataError, listing
+from crossrank.files import writing
+from crossrank.runs import Run
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+
+def predict_table(
+    run: Run, source: Any, into: Path, *, column: str = "probability", overwrite: bool = False, **table_options: Any
+) -> int:
+    """Write a table again with one more column, the run's answer for each row.
+
+    Args:
+        run: the trained model.
+        source: a path or a data frame; the label is not needed.
+        into: a csv, tsv or parquet file, by its suffix; it appears once it is complete.
+        column: the name of the new column.
+        overwrite: replace the file if it exists.
+
+    Returns:
+        The number of rows.
+    """
+    from crossrank.data.table import open_table
+
+    suffixes = [*SEPARATORS, ".parquet"]
+    if into.suffix not in suffixes:
+        raise DataError(f"The file to write must end in one of {listing(suffixes)}; got '{into.name}'.")
+    if into.exists() and not overwrite:
+        raise DataError(f"{into} must not exist yet; it does.", hint="Choose another name, or pass --overwrite.")
+    table = open_table(source, **table_options)
+    if column in table.columns:
+        raise DataError(f"The table already has a column '{column}'.", hint="Name the new one with --column.")
+    with writing(into, DataError):
+        into.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.partial-") as folder:
+            return _write(_scored(run, table, column), Path(folder), into)
+
+
+def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:
+    import polars as pl
+
+    for chunk in table.chunks():
+        yield chunk.frame.with_columns(pl.Series(column, run.predict(chunk.frame)))
+
+
+def _write(frames: Iterator[pl.DataFrame], folder: Path, into: Path) -> int:
+    import polars as pl
+
+    rows, parts, text = 0, [], folder / "table"
+    with text.open("wb") as file:
+        for number, frame in enumerate(frames):
+            rows += frame.height
+            if into.suffix == ".parquet":
+                parts.append(folder / f"{number}.parquet")
+                frame.write_parquet(parts[-1])
+            else:
+                frame.write_csv(file, separator=SEPARATORS[into.suffix], include_header=number == 0)
+    if parts:
+        pl.scan_parquet(parts).sink_parquet(text)
+    text.replace(into)
+    return rows

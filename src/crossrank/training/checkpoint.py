@@ -1,0 +1,50 @@
+"""The state of a training that can go on: weights, optimiser, averages, random numbers, position in the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from crossrank.files import publish, write_json
+
+
+@dataclasses.dataclass
+class Position:
+    """Where a training stands, and how it went so far."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0  # of the epoch, the next to come
+    best: float = float("inf")
+    best_step: int = 0
+    misses: int = 0  # evaluations in a row without a better one
+    seconds: float = 0.0
+    journal_lines: int = 0
+
+
+def save_checkpoint(folder: Path, position: Position, tensors: dict[str, Tensor]) -> None:
+    """Write the checkpoint beside the old one, then put it in its place."""
+    partial = folder / "checkpoint.partial"
+    partial.mkdir(parents=True, exist_ok=True)
+    tensors = {**tensors, "random": torch.get_rng_state()}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial / "state.safetensors")
+    write_json(partial / "position.json", dataclasses.asdict(position))
+    publish(partial, folder / "checkpoint")
+
+
+def load_checkpoint(folder: Path) -> tuple[Position, dict[str, Tensor]]:
+    """What :func:`save_checkpoint` wrote; the random state is set as it was."""
+    values: dict[str, Any] = json.loads((folder / "checkpoint" / "position.json").read_text(encoding="utf-8"))
+    tensors = load_file(folder / "checkpoint" / "state.safetensors")
+    torch.set_rng_state(tensors.pop("random"))
+    return Position(**values), tensors
+
+
+def has_checkpoint(folder: Path) -> bool:
+    return (folder / "checkpoint" / "position.json").is_file()

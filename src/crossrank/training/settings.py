@@ -1,0 +1,73 @@
+"""Everything that can be set about a training, with the paper's values as defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from crossrank.config import parse, setting, to_dict
+from crossrank.data.splits import SplitSettings
+from crossrank.errors import ConfigError, did_you_mean, listing
+from crossrank.models import ModelSettings, parse_model_settings
+from crossrank.models.settings import check_share
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    batch_size: int = setting(512, "rows in a step")
+    learning_rate: float = setting(1e-3, "Adam's learning rate")
+    clip_norm: float = setting(10.0, "scale the gradient down to this norm when it is longer; 0 for never")
+    average_decay: float = setting(0.9999, "decay of the moving average of the weights, used and saved; 0 for none")
+    l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
+    epochs: int = setting(10, "passes over the training rows, at most")
+    max_steps: int | None = setting(None, "steps, at most; left out, only epochs count")
+    eval_every: int | None = setting(None, "steps between two evaluations on the validation rows; left out, an epoch")
+    patience: int = setting(2, "stop after this many evaluations in a row without a better one; 0 for never")
+    log_every: int = setting(100, "steps between two lines of metrics.jsonl")
+
+    def __post_init__(self) -> None:
+        for key in ("batch_size", "epochs", "log_every", "max_steps", "eval_every"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ConfigError(f"training.{key} must be at least 1; got {value}.")
+        for key in ("clip_norm", "l2", "patience"):
+            if getattr(self, key) < 0:
+                raise ConfigError(f"training.{key} must not be negative; got {getattr(self, key)}.")
+        if not self.learning_rate > 0:
+            raise ConfigError(f"training.learning_rate must be positive; got {self.learning_rate}.")
+        check_share("training.average_decay", self.average_decay)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole configuration: which model, how it is trained, how a raw table is split before.
+
+    Example:
+        >>> config = Config.parse({"model": {"name": "dnn"}, "training": {"learning_rate": 0.01}})
+        >>> config.model.name, config.training.learning_rate, config.training.batch_size
+        ('dnn', 0.01, 512)
+    """
+
+    model: ModelSettings
+    training: TrainingSettings
+    split: SplitSettings
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Config:
+        known = ("model", "training", "split")
+        for key, part in values.items():
+            if key not in known:
+                raise ConfigError(
+                    f"'{key}' is not a part of a config; parts are {listing(known)}.", hint=did_you_mean(key, known)
+                )
+            if not isinstance(part, Mapping):
+                raise ConfigError(f"'{key}' must be a table of settings; got {part!r}.")
+        return cls(
+            model=parse_model_settings(values.get("model", {})),
+            training=parse(TrainingSettings, values.get("training", {}), path="training"),
+            split=parse(SplitSettings, values.get("split", {}), path="split"),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return to_dict(self)

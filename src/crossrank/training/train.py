@@ -1,0 +1,200 @@
+"""From a dataset or a raw table to a finished run folder."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import statistics
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import crossrank
+from crossrank.data import EncodedDataset
+from crossrank.errors import ConfigError, RunError
+from crossrank.evaluation.crosses import measure_crosses
+from crossrank.evaluation.evaluate import evaluate_split
+from crossrank.files import publish, write_json, writing
+from crossrank.models import Model, build_model
+from crossrank.runs import Run, write_run
+from crossrank.runs.run import describe_machine, read_json
+from crossrank.schema import Schema
+from crossrank.training.checkpoint import has_checkpoint
+from crossrank.training.settings import Config
+from crossrank.training.trainer import Trainer
+
+
+def train(
+    data: Any,
+    *,
+    into: Path | str,
+    config: Config | Mapping[str, Any] | None = None,
+    schema: Schema | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    test: bool = True,
+    progress: bool | None = None,
+) -> Run:
+    """Train a model and save it as a run folder.
+
+    Args:
+        data: an :class:`EncodedDataset`, the path of one, or a raw table (a path or a data frame).
+        into: the run folder to make; until it is complete it is called ``<into>.partial``.
+        config: settings, as an object or as nested mappings; what is left out has the paper's value.
+        schema: what the columns of a raw table mean; drafted from the table where it is left out.
+        seed: of initial weights, order of rows, and dropout. The same seed on the same machine gives the same weights.
+        resume: go on with ``<into>.partial`` from its last checkpoint.
+        overwrite: replace a run of that name, once the new one is complete.
+        test: measure the test rows at the end; a search that still has to choose must not look at them.
+        progress: show a bar; ``None`` for on a terminal only.
+
+    Returns:
+        The run, opened.
+
+    Example::
+
+        run = cr.train("clicks.csv", into="runs/first", config={"model": {"name": "dcn-v2"}})
+        run.report["test"]["auc"]
+    """
+    into = Path(into)
+    config = config if isinstance(config, Config) else Config.parse(config or {})
+    partial = _claim(into, resume=resume, overwrite=overwrite)
+    try:
+        with writing(into, RunError):
+            dataset = _dataset(data, schema, config, partial)
+            _train(dataset, config, seed, partial, resume=resume, test=test, progress=progress)
+            publish(partial, into)
+    except BaseException:
+        if not has_checkpoint(partial):
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return Run.open(into)
+
+
+def train_seeds(data: Any, *, into: Path | str, seeds: int, overwrite: bool = False, **options: Any) -> dict[str, Any]:
+    """Train the same setting with several seeds, and write the mean and deviation of its metrics to seeds.json.
+
+    Each seed is a run folder of its own inside ``into``. A seed that is already there is kept, so an interrupted call
+    goes on where it stopped.
+    """
+    into = Path(into)
+    if (into / "run.json").is_file():
+        raise RunError(
+            f"{into} must be free for a folder of {seeds} runs; it is a single run.", hint="Choose another name."
+        )
+    reports = []
+    for seed in range(seeds):
+        place = into / f"seed-{seed}"
+        done = (place / "run.json").is_file() and not overwrite
+        run = Run.open(place) if done else train(data, into=place, seed=seed, overwrite=overwrite, **options)
+        reports.append(run.report)
+    summary: dict[str, Any] = {"seeds": seeds}
+    for split in (name for name in ("valid", "test") if name in reports[0]):
+        measured = {key for key, value in reports[0][split].items() if isinstance(value, float)}
+        summary[split] = {key: _spread([report[split][key] for report in reports]) for key in sorted(measured)}
+    write_json(into / "seeds.json", summary)
+    return summary
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "deviation": deviation, "values": values}
+
+
+def _claim(into: Path, *, resume: bool, overwrite: bool) -> Path:
+    """The folder to work in, or an error where that would lose somebody's work."""
+    partial = into.with_name(into.name + ".partial")
+    if into.exists() and not overwrite:
+        hint = "Choose another name, or pass --overwrite to replace it."
+        raise RunError(f"The run folder {into} must not exist yet; it does.", hint=hint)
+    if into.exists() and not (into / "run.json").is_file():
+        raise RunError(f"{into} is not a run folder, so it will not be replaced.", hint="Choose another name.")
+    if resume and not has_checkpoint(partial):
+        raise RunError(f"There is nothing to resume: {partial} has no checkpoint.", hint="Train without --resume.")
+    if has_checkpoint(partial) and not resume and not overwrite:
+        hint = "Pass --resume to go on with it, or --overwrite to start anew."
+        raise RunError(f"{partial} holds an unfinished training.", hint=hint)
+    if not resume:
+        with writing(into, RunError):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+    return partial
+
+
+def _dataset(data: Any, schema: Schema | None, config: Config, partial: Path) -> EncodedDataset:
+    """The encoded dataset that was meant: as given, opened, or made from a raw table for this training only."""
+    if isinstance(data, EncodedDataset):
+        return data
+    if isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file():
+        return EncodedDataset.open(Path(data))
+    from crossrank.data.prepare import prepare
+    from crossrank.data.table import open_table
+
+    table = open_table(data)
+    schema = schema or Schema.infer(table.head())
+    return prepare(table, schema, partial / "dataset", split=config.split, overwrite=True)
+
+
+def _train(
+    dataset: EncodedDataset, config: Config, seed: int, folder: Path, *, resume: bool, test: bool, progress: bool | None
+) -> None:
+    """Train and write every file of the run into the folder."""
+    facts = {"seed": seed, "data_fingerprint": dataset.fingerprint}
+    if resume and (saved := read_json(folder / "plan.json")) != {"config": config.to_dict(), **facts}:
+        changed = [key for key in saved if saved[key] != {"config": config.to_dict(), **facts}[key]]
+        raise ConfigError(
+            f"A resumed training must have the config, seed and data it began with; {', '.join(changed)} differ.",
+            hint="Give the same ones, or train anew with --overwrite.",
+        )
+    write_json(folder / "plan.json", {"config": config.to_dict(), **facts})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build_model(config.model, dataset.features)
+        trainer = Trainer(model, dataset, config.training, seed=seed, folder=folder)
+        if resume:
+            trainer.resume()
+        trainer.train(show_progress=progress)
+    report = _report(trainer, dataset, test=test)
+    if pairs := measure_crosses(model, dataset.valid):
+        write_json(folder / "crosses.json", {"pairs": pairs})
+    info = {
+        "library_version": crossrank.__version__,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "machine": describe_machine(),
+        **facts,
+    }
+    for leftover in ("plan.json", "checkpoint.partial"):
+        _remove(folder / leftover)
+    shutil.rmtree(folder / "dataset", ignore_errors=True)
+    write_run(folder, model=model, encoder=dataset.encoder, config=config.to_dict(), info=info, report=report)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _report(trainer: Trainer, dataset: EncodedDataset, *, test: bool) -> dict[str, Any]:
+    model, position = trainer.model, trainer.position
+    report: dict[str, Any] = {}
+    for name in ("valid", "test") if test else ("valid",):
+        report[name] = evaluate_split(model, dataset.split(name), label_kind=trainer.label_kind)
+    report["training"] = {
+        "steps": position.step,
+        "best_step": position.best_step,
+        "epochs": position.step / trainer.batches_per_epoch,
+        "seconds": position.seconds,
+        "rows_per_second": position.step * trainer.settings.batch_size / max(position.seconds, 1e-9),
+    }
+    report["parameters"] = count_parameters(model)
+    return report
+
+
+def count_parameters(model: Model) -> dict[str, int]:
+    """Weights in embedding tables, and in everything else."""
+    tables = sum(table.weight.numel() for table in model.tables())
+    return {"embedding": tables, "network": sum(p.numel() for p in model.parameters()) - tables}

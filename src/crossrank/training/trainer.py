@@ -1,0 +1,137 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossrank.data import Batch, EncodedDataset
+from crossrank.errors import ConfigError
+from crossrank.evaluation.evaluate import evaluate_split
+from crossrank.models import Model
+from crossrank.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from crossrank.training.loss import data_loss, penalty
+from crossrank.training.optimizer import Optimizer
+from crossrank.training.progress import TrainingBar
+from crossrank.training.settings import TrainingSettings
+
+CRITERIA = {"binary": "logloss", "real": "rmse"}
+
+
+class Trainer:
+    """Trains a model on a dataset, step by step, keeping the weights that did best on the validation rows.
+
+    Args:
+        model: trained in place.
+        dataset: its train split is learned from, its valid split decides.
+        settings: how.
+        seed: of the order of the rows.
+        folder: where metrics.jsonl and checkpoints go.
+    """
+
+    def __init__(
+        self, model: Model, dataset: EncodedDataset, settings: TrainingSettings, *, seed: int, folder: Path
+    ) -> None:
+        self.model, self.dataset, self.settings, self.seed, self.folder = model, dataset, settings, seed, folder
+        self.label_kind = dataset.schema.label.kind
+        self.criterion = CRITERIA[self.label_kind]
+        self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in model.layout.embedded}
+        self.optimizer = Optimizer(model, settings)
+        self.position = Position()
+        self.best: dict[str, Tensor] = {}
+        self.journal = folder / "metrics.jsonl"
+        self.batches_per_epoch = dataset.train.num_batches(settings.batch_size)
+        self.total_steps = min(settings.epochs * self.batches_per_epoch, settings.max_steps or 2**62)
+
+    def resume(self) -> None:
+        """Go on from the checkpoint in the folder, as if nothing had happened."""
+        self.position, tensors = load_checkpoint(self.folder)
+        self.best = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("best.")}
+        self.optimizer.restore(tensors)
+        lines = self.journal.read_text(encoding="utf-8").splitlines(keepends=True)
+        self.journal.write_text("".join(lines[: self.position.journal_lines]), encoding="utf-8")
+
+    def train(self, *, show_progress: bool | None = None) -> None:
+        """Step until the end or until patience runs out, then leave the best weights in the model."""
+        self.model.train()
+        position, every = self.position, self.settings.eval_every or self.batches_per_epoch
+        running, rows, started = torch.zeros(()), 0, time.perf_counter()
+        with TrainingBar(total=self.total_steps, label="training", show=show_progress) as bar:
+            for batch in self._batches():
+                running += self._step(batch)
+                rows += len(batch)
+                if position.step % self.settings.log_every == 0 or position.step == self.total_steps:
+                    seconds = time.perf_counter() - started
+                    self._log(running.item(), rows, seconds, bar)
+                    running, rows, started = torch.zeros(()), 0, time.perf_counter()
+                if position.step % every == 0 or position.step == self.total_steps:
+                    self._evaluate(bar)
+                    started = time.perf_counter()
+                    if 0 < self.settings.patience <= position.misses:
+                        break
+        self.model.load_state_dict(self.best)
+
+    def _batches(self) -> Iterator[Batch]:
+        """Batches from the present position on; the position already points past the one handed out."""
+        position, settings = self.position, self.settings
+        while position.step < self.total_steps:
+            for batch in self.dataset.train.batches(
+                settings.batch_size, seed=self.seed, epoch=position.epoch, start_batch=position.batch
+            ):
+                position.step += 1
+                position.batch += 1
+                if position.batch == self.batches_per_epoch:
+                    position.epoch, position.batch = position.epoch + 1, 0
+                yield batch
+                if position.step == self.total_steps:
+                    return
+
+    def _step(self, batch: Batch) -> Tensor:
+        """One step; returns the loss on the data times the number of rows."""
+        loss = data_loss(self.model(batch.features), batch.labels, batch.weights, label_kind=self.label_kind)
+        self.optimizer.step(loss + penalty(self.model, self.settings.l2))
+        return loss.detach() * len(batch)
+
+    def _log(self, running: float, rows: int, seconds: float, bar: TrainingBar) -> None:
+        loss, speed = running / rows, rows / max(seconds, 1e-9)
+        if not math.isfinite(loss):
+            raise ConfigError(
+                f"The training loss must stay finite; it is {loss} at step {self.position.step:,}.",
+                hint=f"Try a smaller training.learning_rate than {self.settings.learning_rate}.",
+            )
+        self.position.seconds += seconds
+        self._write({"step": self.position.step, "epoch": self.position.epoch, "loss": loss, "rows_per_second": speed})
+        bar.advance(self.position.step, note=f"loss {loss:.4f} {speed:,.0f} rows/s")
+
+    def _evaluate(self, bar: TrainingBar) -> None:
+        """Measure averaged and raw weights on the validation rows, keep the averaged ones if they are the best yet."""
+        position, line = self.position, {"step": self.position.step, "epoch": self.position.epoch}
+        with self.optimizer.using(averaged=False):
+            raw = self._measure()
+        with self.optimizer.using(averaged=True):
+            averaged = self._measure()
+            if averaged[self.criterion] < position.best:
+                position.best, position.best_step, position.misses = averaged[self.criterion], position.step, 0
+                self.best = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+            else:
+                position.misses += 1
+        self._write(line | {"valid": averaged, "valid_raw": raw})
+        bar.advance(position.step, note=f"valid {self.criterion} {averaged[self.criterion]:.4f}")
+        best = {f"best.{name}": tensor for name, tensor in self.best.items()}
+        save_checkpoint(self.folder, position, self.optimizer.state() | best)
+
+    def _measure(self) -> dict[str, Any]:
+        self.model.fill_untrained_rows(self.counts)
+        return evaluate_split(self.model, self.dataset.valid, label_kind=self.label_kind)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with self.journal.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self.position.journal_lines += 1

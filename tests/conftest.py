@@ -1,0 +1,45 @@
+"""Small things that many tests need, made once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from crossrank.data.prepare import prepare
+from crossrank.data.sources.demo import click_log, schema
+
+SMALL = {
+    "model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}},
+    "training": {"batch_size": 128, "epochs": 2, "log_every": 5, "learning_rate": 0.01},
+}
+
+
+@pytest.fixture(scope="session")
+def clicks():
+    """Two thousand rows of the demo's click log, as a data frame."""
+    return click_log(2000, seed=3).frame
+
+
+@pytest.fixture(scope="session")
+def dataset(clicks, tmp_path_factory):
+    """The same rows, encoded."""
+    return prepare(clicks, schema(), tmp_path_factory.mktemp("clicks") / "dataset")
+
+
+@pytest.fixture(scope="session")
+def run(dataset, tmp_path_factory):
+    """A small DCN-V2 trained on them."""
+    from crossrank.training import train
+
+    return train(dataset, into=tmp_path_factory.mktemp("runs") / "small", config=SMALL)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with MovieLens-1M and the samples of Criteo and Avazu."""
+    folder = os.environ.get("CROSSRANK_DATA")
+    if not folder:
+        pytest.skip("CROSSRANK_DATA is not set: the real data is not here")
+    return Path(folder)

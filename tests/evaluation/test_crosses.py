@@ -1,0 +1,125 @@
+"""What the crosses say, against loops over the definition."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from crossrank.evaluation.crosses import explain, mean_matrix, measure_crosses
+from crossrank.models import build_model, parse_model_settings
+from crossrank.nn import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+
+LAYERS = {
+    "full": {"layer": "full"},
+    "low_rank": {"layer": "low_rank", "rank": 3},
+    "mixture": {"layer": "mixture", "rank": 2, "num_experts": 3, "gate": "sigmoid", "activation": "tanh"},
+}
+
+
+def slopes(function, xl: torch.Tensor) -> torch.Tensor:
+    """The mean over rows of the Jacobian of a function of one row."""
+    return torch.stack([torch.autograd.functional.jacobian(function, row) for row in xl]).mean(dim=0)
+
+
+@pytest.mark.parametrize("gate", ["softmax", "sigmoid", "constant"])
+@pytest.mark.parametrize("activation", [None, "tanh"])
+def test_the_matrix_of_a_mixture_is_its_mean_slope_with_the_gates_held(gate, activation) -> None:
+    torch.manual_seed(0)
+    layer = MixtureCrossLayer(5, rank=2, num_experts=3, gate=gate, activation=activation).double()
+    xl = torch.randn(7, 5, dtype=torch.float64)
+    expected = torch.zeros(5, 5, dtype=torch.float64)
+    for row in xl:
+        weights = layer.gates(row)
+
+        def inner(x, weights=weights):
+            total = torch.zeros(5, dtype=torch.float64)
+            for k in range(3):
+                hidden = layer.down[k] @ x
+                if activation:
+                    hidden = torch.tanh(layer.middle[k] @ torch.tanh(hidden))
+                total = total + weights[k] * (layer.up[k] @ hidden)
+            return total
+
+        expected += torch.autograd.functional.jacobian(inner, row) / len(xl)
+    torch.testing.assert_close(mean_matrix(layer, xl), expected)
+
+
+def test_the_matrix_of_the_other_layers_is_what_they_multiply_with() -> None:
+    xl = torch.randn(4, 5)
+    full, low, vector = CrossLayer(5), LowRankCrossLayer(5, rank=2), VectorCrossLayer(5)
+    torch.testing.assert_close(mean_matrix(full, xl), full.weight.detach())
+    torch.testing.assert_close(mean_matrix(low, xl), slopes(lambda x: low.up @ (low.down @ x), xl).detach())
+    torch.testing.assert_close(mean_matrix(vector, xl) @ xl[0], (xl[0] @ vector.weight).detach().expand(5))
+
+
+@pytest.mark.parametrize("structure", ["stacked", "parallel", "cross-only"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_norm_and_strength_equal_loops_over_the_definition(dataset, structure, layer) -> None:
+    torch.manual_seed(1)
+    settings = {"structure": structure, "embedding": {"dim": 3}, "cross": LAYERS[layer], "deep": {"sizes": [6]}}
+    model = build_model(parse_model_settings(settings), dataset.features).double()
+    rows = dataset.valid
+    features = next(iter(rows.batches(4096, seed=0))).features
+    features = features._replace(numeric=features.numeric.double())
+    x0 = model.embedding(features).detach()
+    first = model.cross_networks()[0].layers[0]
+    output = first(x0, x0).detach().requires_grad_()
+    gradient = torch.autograd.grad(rest(model, x0, output).sum(), output)[0].numpy()
+    weight, x0 = mean_matrix(first, x0).numpy(), x0.numpy()
+    centred = x0 - x0.mean(axis=0)
+    pairs = {(p["left"], p["right"]): p for p in measure_crosses(DoubleInput(model), rows) if p["layer"] == 1}
+    for left, right in [("country", "language"), ("hour", "price"), ("device", "device"), ("user", "tags")]:
+        moved, norm = np.zeros(len(x0)), 0.0
+        for one, two in {(left, right), (right, left)}:
+            for a in range(model.layout[one].start, model.layout[one].stop):
+                for b in range(model.layout[two].start, model.layout[two].stop):
+                    moved += gradient[:, a] * centred[:, a] * weight[a, b] * centred[:, b]
+                    norm += weight[a, b] ** 2
+        pair = pairs.get((left, right)) or pairs[right, left]
+        assert pair["strength"] == pytest.approx(math.sqrt((moved**2).mean()), rel=1e-5)
+        assert pair["norm"] == pytest.approx(math.sqrt(norm), rel=1e-6)
+
+
+def rest(model, x0: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """The logits, given the first cross layer's output."""
+    crossed = model.cross_networks()[0].layers[1](x0, output)
+    if model.structure == "stacked":
+        return model.output(model.deep(crossed))
+    if model.structure == "parallel":
+        return model.output(torch.cat([crossed, model.deep(x0)], dim=-1))
+    return model.output(crossed)
+
+
+class DoubleInput(torch.nn.Module):
+    """A float64 model that takes the float32 numbers of a dataset."""
+
+    def __init__(self, model) -> None:
+        super().__init__()
+        self.model, self.layout, self.cross_networks = model, model.layout, model.cross_networks
+
+    def forward(self, features):
+        return self.model(features._replace(numeric=features.numeric.double()))
+
+
+def test_every_pair_of_every_layer_is_listed_once(run) -> None:
+    pairs = run.crosses
+    names = run.model.layout.names
+    per_layer = len(names) * (len(names) + 1) // 2
+    assert len(pairs) == 2 * per_layer
+    assert len({(frozenset((p["left"], p["right"])), p["layer"]) for p in pairs}) == 2 * per_layer
+
+
+def test_explain_gives_the_strongest_first_and_only_what_was_asked(run) -> None:
+    top = explain(run, top=5, layer=2)
+    assert len(top) == 5
+    assert all(pair["layer"] == 2 for pair in top)
+    strengths = [pair["strength"] for pair in top]
+    assert strengths == sorted(strengths, reverse=True)
+
+
+def test_a_model_without_cross_layers_has_no_crosses(dataset) -> None:
+    model = build_model(parse_model_settings({"name": "dnn"}), dataset.features)
+    assert measure_crosses(model, dataset.valid) == []

@@ -1,0 +1,105 @@
+"""Run folders: what is saved is what comes back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from crossrank.errors import RunError, SchemaError
+from crossrank.runs import Run
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    shutil.copytree(run.path, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_scores_after_reopening_equal_scores_before_saving_bit_for_bit(dataset, tmp_path, monkeypatch) -> None:
+    from crossrank.training import train
+    from crossrank.training.trainer import Trainer
+
+    held = {}
+    original = Trainer.train
+    monkeypatch.setattr(Trainer, "train", lambda self, **kw: (original(self, **kw), held.update(model=self.model)))
+    reopened = train(dataset, into=tmp_path / "run", config={"training": {"epochs": 1}})
+    features = [batch.features for batch in dataset.test.batches(8192)]
+    assert torch.equal(held["model"].predict_logits(features), reopened.model.predict_logits(features))
+
+
+def test_frame_file_and_dictionaries_score_alike(run, clicks, tmp_path) -> None:
+    rows = clicks.head(200).drop("click")
+    rows.write_csv(tmp_path / "rows.csv")
+    rows.write_parquet(tmp_path / "rows.parquet")
+    expected = run.predict(rows)
+    np.testing.assert_array_equal(run.predict(tmp_path / "rows.csv"), expected)
+    np.testing.assert_array_equal(run.predict(tmp_path / "rows.parquet"), expected)
+    np.testing.assert_array_equal(run.predict(rows.to_dicts()), expected)
+
+
+def test_shuffled_and_extra_columns_make_no_difference(run, clicks) -> None:
+    rows = clicks.head(20)
+    moved = rows.select(reversed(rows.columns)).with_columns(pl.lit("noise").alias("extra"))
+    np.testing.assert_array_equal(run.predict(moved), run.predict(rows))
+
+
+def test_unseen_and_missing_values_are_scored(run) -> None:
+    names = run.schema.names
+    nothing = dict.fromkeys(names)
+    strange = {name: "never seen" if name not in ("price", "age_days") else 1e6 for name in names}
+    scores = run.predict([nothing, strange])
+    assert ((scores > 0) & (scores < 1)).all()
+
+
+def test_a_missing_column_is_an_error_that_names_it(run, clicks) -> None:
+    with pytest.raises(SchemaError, match="'country'"):
+        run.predict(clicks.rename({"country": "cuontry"}))
+    with pytest.raises(SchemaError, match="'country'"):
+        run.predict([{"user": "u1"}])
+
+
+def test_no_rows_give_no_scores(run, clicks) -> None:
+    assert run.predict([]).shape == (0,)
+    assert run.predict(clicks.head(0)).shape == (0,)
+
+
+def test_one_row_gives_one_score(run, clicks) -> None:
+    assert run.predict(clicks.head(1)).shape == (1,)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path) -> None:
+    with pytest.raises(RunError, match=r"no run\.json"):
+        Run.open(tmp_path)
+
+
+def test_a_later_format_is_refused_before_anything_else_is_read(copy) -> None:
+    info = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps(info | {"format_version": 2}))
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(RunError, match="run format 1; got 2"):
+        Run.open(copy)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "encoder/encoder.json"])
+def test_damage_is_noticed(copy, name) -> None:
+    content = bytearray((copy / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / name).write_bytes(content)
+    with pytest.raises(RunError, match=f"damaged: {name}"):
+        Run.open(copy)
+
+
+def test_a_missing_file_is_named(copy) -> None:
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"model\.safetensors is missing"):
+        Run.open(copy)
+
+
+def test_a_run_holds_no_pickle(run) -> None:
+    suffixes = {path.suffix for path in run.path.rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".jsonl", ".safetensors"}

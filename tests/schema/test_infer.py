@@ -1,0 +1,276 @@
+"""What a drafted schema makes of the columns people have."""
+
+from __future__ import annotations
+
+import datetime
+import random
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossrank.errors import SchemaError
+from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
+from crossrank.schema.infer import infer_columns
+
+ROWS = 400
+GENRES = ["Action", "Comedy", "Drama", "Horror", "Sci-Fi", "War"]
+
+
+def draw(make, *, rows=ROWS, seed=0):
+    source = random.Random(seed)
+    return [make(source) for _ in range(rows)]
+
+
+def infer(column, *, name="thing", beside=True):
+    """The one drafted column, or None where it was left out."""
+    table = {name: column, "click": [i % 2 for i in range(len(column))]}
+    if beside:
+        table["other"] = [i / 7 for i in range(len(column))]
+    features = {feature.name: feature for feature in infer_columns(table)[0]}
+    return features.get(name)
+
+
+def test_text_that_repeats_is_categorical():
+    assert infer(draw(lambda r: r.choice(["de", "fr", "jp"]))) == Categorical(name="thing")
+
+
+def test_values_seen_once_train_the_id_of_the_unseen():
+    users = draw(lambda r: f"u{int(r.paretovariate(0.5))}")
+    assert infer(users) == Categorical(name="thing", min_count=2)
+    assert infer(["a", "b", "c"]) == Categorical(name="thing", min_count=1)
+
+
+def test_numbers_with_fractions_are_numeric_also_as_text():
+    prices = draw(lambda r: round(r.uniform(1, 9), 2))
+    assert infer(prices) == Numeric(name="thing")
+    assert infer([str(price) for price in prices]) == Numeric(name="thing")
+    assert infer([f" {price}" for price in prices]) == Numeric(name="thing")
+    assert infer([None if i % 5 == 0 else price for i, price in enumerate(prices)]) == Numeric(name="thing")
+
+
+def test_many_whole_numbers_are_numeric_and_few_are_codes():
+    assert infer(draw(lambda r: r.randint(18, 90))) == Numeric(name="thing")
+    assert infer([str(n) for n in draw(lambda r: r.randint(18, 90))]) == Numeric(name="thing")
+    assert isinstance(infer(draw(lambda r: r.randint(0, 23)), name="hour"), Categorical)
+    assert isinstance(infer(draw(lambda r: float(r.randint(0, 1)))), Categorical)
+
+
+@pytest.mark.parametrize("name", ["user_id", "userId", "MovieID", "zip_code", "ad_type"])
+def test_whole_numbers_that_are_named_as_codes_are_categorical(name):
+    assert isinstance(infer(draw(lambda r: r.randint(1, 150)), name=name), Categorical)
+
+
+def test_a_name_that_only_ends_like_an_id_is_not_one():
+    assert isinstance(infer(draw(lambda r: r.randint(1, 150)), name="bid"), Numeric)
+
+
+def test_padded_whole_numbers_are_codes():
+    assert isinstance(infer([f"{n:05d}" for n in draw(lambda r: r.randint(1, 150))]), Categorical)
+
+
+def test_skewed_counts_take_a_logarithm_and_others_do_not():
+    skewed = draw(lambda r: int(r.lognormvariate(3, 1.5)))
+    assert infer(skewed) == Numeric(name="thing", log_shift=1.0)
+    assert infer([-n for n in skewed]) == Numeric(name="thing")
+    assert infer([n / 1e6 for n in skewed]) == Numeric(name="thing")
+    assert infer([1e300 * (n + 0.5) for n in skewed]) == Numeric(name="thing", log_shift=1.0)
+
+
+@pytest.mark.parametrize("separator", ["|", ";", ",", ", "])
+def test_joined_text_is_multivalent_with_its_separator(separator):
+    cells = draw(lambda r: separator.join(r.sample(GENRES, r.randint(1, 3))))
+    assert infer(cells) == Multivalent(name="thing", separator=separator)
+
+
+def test_lists_are_multivalent_and_vectors_are_left_out():
+    lists = draw(lambda r: r.sample(GENRES, r.randint(0, 3)))
+    assert infer(lists) == Multivalent(name="thing")
+    assert infer([tuple(cell) for cell in lists]) == Multivalent(name="thing")
+    assert infer(draw(lambda r: [r.random(), r.random()])) is None
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        draw(lambda r: r.choice(["Paris, France", "Lyon, France", "Nice, France", "Bonn, Germany", "Ulm, Germany"])),
+        draw(lambda r: f"{r.randint(1, 60)},{r.randint(100, 104)}"),
+        draw(lambda r: r.choice(["Toy Story, The", "Heat", "Casino", "Net, The", "Rumble; or, War", "Babe"])),
+    ],
+)
+def test_marks_inside_records_numbers_and_titles_do_not_make_text_multivalent(cells):
+    assert isinstance(infer(cells), Categorical)
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("constant", ["x"] * ROWS),
+        ("empty", [None] * ROWS),
+        ("key", [f"k{i}" for i in range(ROWS)]),
+        ("row_id", [7 * i for i in range(ROWS)]),
+        ("counter", list(range(1, ROWS + 1))),
+        ("day", [f"2024-01-{1 + i % 28:02d}" for i in range(ROWS)]),
+        ("moment", [f"2024-01-01T10:{i % 60:02d}:00Z" for i in range(ROWS)]),
+        ("moment", [datetime.datetime(2024, 1, 1 + i % 28) for i in range(ROWS)]),
+        ("timestamp", [978300760 * 2 + 31 * (i % 50) for i in range(ROWS)]),
+        ("eventTime", [str(1_700_000_000_000 + i * i) for i in range(ROWS)]),
+        ("struct", [{"a": i} for i in range(ROWS)]),
+        ("blob", [bytes([i % 7]) for i in range(ROWS)]),
+    ],
+)
+def test_columns_that_say_nothing_about_new_rows_are_left_out(name, cells):
+    assert infer(cells, name=name) is None
+
+
+def test_a_value_that_is_sometimes_missing_is_not_constant():
+    assert infer(["x", None, "x", None]) == Categorical(name="thing")
+    assert infer([0.5, None, 0.5, None]) == Categorical(name="thing")
+
+
+def test_uniqueness_proves_nothing_in_a_few_rows():
+    assert infer(["a", "b", "c"]) == Categorical(name="thing")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0, 1, 0], "binary"),
+        (["0", "1", None], "binary"),
+        ([True, False, True], "binary"),
+        (["true", "False", "true"], "binary"),
+        ([1.0, 0.0, 1.0], "binary"),
+        ([0, 0, 0], "binary"),
+        ([1, 2, 5], "real"),
+        (["0.5", "3", "-1"], "real"),
+    ],
+)
+def test_the_labels_kind_follows_its_values(values, kind):
+    table = {"Click": values, "a": ["x", "y", "x"]}
+    assert infer_columns(table)[1] == Label(name="Click", kind=kind)
+
+
+@pytest.mark.parametrize("values", [["no", "yes", "no"], [-1, 1, 1], [None, None, None], [[1], [0], [1]]])
+def test_a_label_of_neither_kind_is_refused(values):
+    with pytest.raises(SchemaError, match="Label 'y' must be 0 or 1") as caught:
+        infer_columns({"y": values, "a": ["x", "y", "x"]})
+    assert "Map it" in caught.value.hint
+
+
+def test_the_given_label_wins_over_usual_names_and_the_first_usual_name_over_others():
+    table = {"target": [1, 0, 1], "label": [0, 1, 1], "bought": [1, 1, 0], "a": ["x", "y", "x"]}
+    assert infer_columns(table)[1].name == "label"
+    features, label, *_ = infer_columns(table, label="bought")
+    assert label.name == "bought"
+    assert [feature.name for feature in features] == ["target", "label", "a"]
+
+
+def test_weight_and_group_are_recognised_and_are_no_features():
+    table = {
+        "Query_ID": ["q1", "q1", "q2"],
+        "session_id": ["s1", "s1", "s2"],
+        "weight": ["1", "0.5", "2"],
+        "a": ["x", "y", "x"],
+        "click": [0, 1, 0],
+    }
+    features, _, weight, group = infer_columns(table)
+    assert (weight, group) == ("weight", "Query_ID")
+    assert [feature.name for feature in features] == ["session_id", "a"]
+
+
+def test_a_weight_must_weigh_and_a_group_must_group():
+    table = {"weight": ["light", "heavy", "light"], "request_id": ["r1", "r2", "r3"], "click": [0, 1, 0]}
+    features, _, weight, group = infer_columns(table)
+    assert weight is None and group is None
+    assert [feature.name for feature in features] == ["weight", "request_id"]
+    for weights in ([-1, 2, 1], [None, 2, 1]):
+        assert infer_columns({"sample_weight": weights, "click": [0, 1, 0]})[2] is None
+
+
+def test_a_column_without_a_name_is_a_feature_like_others():
+    assert [feature.name for feature in infer_columns({"": ["x", "y"], "click": [0, 1]})[0]] == [""]
+
+
+@pytest.mark.parametrize(
+    ("table", "label", "message"),
+    [
+        ({}, None, "got none, and the columns none"),
+        ({"click": [], "a": []}, None, "got none, and the columns 'click', 'a'"),
+        ({"a": [1, 2], "b": [1, 2]}, None, "got the columns 'a', 'b'"),
+        ({"clicked": [1, 0], "b": [1, 2]}, "clicks", "Did you mean 'clicked'"),
+        ({"click": [0, 1], "b": [3, 3]}, None, r"'b' \(one value only\)"),
+        ({"click": [0, 1]}, None, "got no others"),
+        ({"click": [0, 1], 3: [1, 2]}, None, "got 3"),
+        ([1, 2], None, "got list"),
+    ],
+)
+def test_a_table_without_a_schema_is_refused_with_what_it_has(table, label, message):
+    with pytest.raises(SchemaError, match=message):
+        infer_columns(table, label=label)
+
+
+def test_a_data_frame_drafts_the_same_schema_as_its_lists():
+    table = {
+        "user": draw(lambda r: f"u{r.randint(1, 60)}"),
+        "tags": draw(lambda r: r.sample(GENRES, r.randint(0, 3))),
+        "price": draw(lambda r: r.uniform(1, 9)),
+        "age": draw(lambda r: r.choice([None, 31, 47])),
+        "day": [datetime.date(2024, 1, 1 + i % 28) for i in range(ROWS)],
+        "click": draw(lambda r: r.random() < 0.3),
+    }
+    frame = pl.DataFrame(table)
+    schema = Schema.infer(frame)
+    assert schema == Schema.infer(table)
+    assert schema.names == ("user", "tags", "price", "age")
+    assert Schema.from_dict(schema.to_dict()) == schema
+    text = pl.read_csv(frame.drop("tags").write_csv().encode(), infer_schema=False)
+    assert Schema.infer(text).features == tuple(feature for feature in schema.features if feature.name != "tags")
+
+
+def test_numpy_values_are_read_as_plain_ones():
+    frame = pl.DataFrame({"a": draw(lambda r: r.randint(18, 90)), "click": [0, 1] * (ROWS // 2)})
+    assert infer_columns({name: frame[name].to_numpy() for name in frame.columns}) == infer_columns(frame)
+
+
+class FarMissing:
+    """Stands for pandas.NA, which has no truth value and equals nothing."""
+
+    def __eq__(self, other):
+        return self
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+    __hash__ = object.__hash__
+
+
+FarMissing.__name__ = "NAType"
+
+
+def test_missing_values_of_pandas_are_missing():
+    assert infer([FarMissing(), "x", float("nan"), "y", "x"]) == Categorical(name="thing")
+    assert infer([FarMissing(), 1.5, 2.5, 3.5]) == Numeric(name="thing")
+
+
+cells = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=6), st.dates(), st.lists(st.integers(0, 9))
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(cells, min_size=2, max_size=60))
+def test_any_column_is_drafted_without_failing(column):
+    infer(column)
+
+
+def test_only_the_first_rows_are_looked_at():
+    def endless():
+        while True:
+            yield from ("a", "b")
+
+    class Endless(dict):
+        def __getitem__(self, name):
+            return endless() if name == "a" else ([0, 1] * 10)
+
+    assert infer_columns(Endless(a=None, click=None))[0] == [Categorical(name="a")]
