@@ -4,8 +4,8 @@
 
 Each case is a good file (csv, tsv, gzip, parquet) with some bytes changed, doubled, cut or swapped. A reader may refuse
 it with a CrossRankError, or read it: text must then give the rows that Python's csv module reads. Anything else is a
-finding: its file is kept, its traceback printed, and the exit status is 1. The case being read lies in the folder as
-well, so that a crash of the whole process leaves it behind.
+finding: its file is kept and the exit status is 1. Cases run in a process of their own, so that one which ends the
+whole process is a finding as well and the others go on.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import argparse
 import csv
 import gzip
 import io
+import itertools
+import json
 import random
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -29,6 +32,7 @@ from crossrank.data.delimited import DelimitedFile
 from crossrank.data.table import open_table
 from crossrank.errors import CrossRankError
 
+KINDS = ["csv", "tsv", "csv.gz", "parquet"]
 SPLICES = [
     b",",
     b"\t",
@@ -97,9 +101,9 @@ def damage(rng: random.Random, content: bytes) -> bytes:
     return bytes(data)
 
 
-def make_case(rng: random.Random, folder: Path) -> tuple[str, bytes]:
+def make_case(rng: random.Random, folder: Path, kinds: list[str]) -> tuple[str, bytes]:
     """A file name and its damaged content."""
-    kind = rng.choice(["csv", "tsv", "csv.gz", "parquet"])
+    kind = rng.choice(kinds)
     if kind == "parquet":
         return "case.parquet", damage(rng, parquet_file(rng, folder))
     content = damage(rng, text_file(rng, "\t" if kind == "tsv" else ","))
@@ -131,39 +135,64 @@ def check(path: Path, rng: random.Random) -> str:
     return "read with lines left out" if table.skipped else "read"
 
 
-def fuzz(seconds: float, seed: int, into: Path, tell: Callable[[str], None]) -> int:
-    """Run cases until the time is over; the number of findings."""
-    into.mkdir(parents=True, exist_ok=True)
-    outcomes: Counter[str] = Counter()
-    findings, case, end = 0, 0, time.monotonic() + seconds
-    while time.monotonic() < end:
-        case += 1
+def run_cases(seed: int, first: int, seconds: float, kinds: list[str], into: Path) -> None:
+    """Run cases until the time is over; each outcome is a line of JSON on stdout, written before and after the case."""
+    end = time.monotonic() + seconds
+    for case in itertools.count(first):
+        if time.monotonic() > end:
+            return
         rng = random.Random(f"{seed}/{case}")
-        name, content = make_case(rng, into)
-        path = into / name
-        path.write_bytes(content)
+        name, content = make_case(rng, into, kinds)
+        (into / name).write_bytes(content)
+        print(json.dumps({"case": case, "file": name}), flush=True)
         try:
-            outcomes[f"{name}: {check(path, rng)}"] += 1
+            outcome = check(into / name, rng)
         except KeyboardInterrupt:
             raise
         except BaseException:  # a panic of polars is no Exception
+            print(json.dumps({"case": case, "file": name, "finding": traceback.format_exc()}), flush=True)
+            return
+        print(json.dumps({"case": case, "file": name, "outcome": outcome}), flush=True)
+
+
+def fuzz(options: argparse.Namespace) -> int:
+    """Run processes full of cases until the time is over; the number of findings."""
+    outcomes: Counter[str] = Counter()
+    findings, case, end = 0, 0, time.monotonic() + options.seconds
+    options.into.mkdir(parents=True, exist_ok=True)
+    while (left := end - time.monotonic()) > 0:
+        words = [f"--seconds={left}", f"--seed={options.seed}", f"--into={options.into}", f"--first={case + 1}"]
+        command = [sys.executable, __file__, *words, "--kinds", *options.kinds]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        said: dict[str, Any] = {}
+        for line in child.stdout or ():
+            said = json.loads(line)
+            if "outcome" in said:
+                outcomes[f"{said['file']}: {said['outcome']}"] += 1
+        case = said.get("case", case)
+        if child.wait() or "finding" in said:
             findings += 1
-            kept = path.rename(into / f"finding-{seed}-{case}-{name}")
-            tell(f"{kept}\n{traceback.format_exc()}")
-    tell(f"seed {seed}: {case:,} cases, {findings} findings")
+            kept = (options.into / said["file"]).rename(options.into / f"finding-{options.seed}-{case}-{said['file']}")
+            print(f"{kept}\n{said.get('finding', f'the process ended with status {child.returncode}')}", flush=True)
+    print(f"seed {options.seed}: {case:,} cases, {findings} findings")
     for outcome, count in sorted(outcomes.items()):
-        tell(f"  {outcome}: {count:,}")
+        print(f"  {outcome}: {count:,}")
     return findings
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description="Feed damaged files to the table reader for a while.")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--into", type=Path, default=Path(tempfile.gettempdir()) / "crossrank-fuzz")
+    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)  # given to the processes with the cases
     options = parser.parse_args()
-    print(f"seed {options.seed}, files in {options.into}", flush=True)
-    sys.exit(1 if fuzz(options.seconds, options.seed, options.into, lambda text: print(text, flush=True)) else 0)
+    if options.first is not None:
+        run_cases(options.seed, options.first, options.seconds, options.kinds, options.into)
+    else:
+        print(f"seed {options.seed}, files in {options.into}", flush=True)
+        sys.exit(1 if fuzz(options) else 0)
 
 
 if __name__ == "__main__":

@@ -76,9 +76,10 @@ def test_a_bad_line_is_found_when_only_another_column_is_read(tmp_path, case):
         list(open_table(write(tmp_path / "bad.csv", bad_line(BAD_LINES[case][0]))).chunks(["a"]))
 
 
-def test_a_short_and_a_long_line_do_not_make_up_for_each_other(tmp_path):
-    with pytest.raises(DataError, match=r"Line 5 of bad\.csv .* got 2"):
-        list(open_table(write(tmp_path / "bad.csv", bad_line(b"5,x\n6,x,y,z"))).chunks())
+@pytest.mark.parametrize("pair", [b"5,x\n6,x,y,z", b"5,x,y,z\n6,x"])
+def test_a_short_and_a_long_line_do_not_make_up_for_each_other(tmp_path, pair):
+    with pytest.raises(DataError, match=r"Line 5 of bad\.csv .* got [24]"):
+        list(open_table(write(tmp_path / "bad.csv", bad_line(pair))).chunks(["a"]))
 
 
 def test_every_kind_of_bad_line_is_counted_apart(tmp_path):
@@ -145,6 +146,14 @@ def test_a_truncated_parquet_file_is_refused(tmp_path):
             list(open_table(write(path, whole[:size])).chunks())
 
 
+def test_a_parquet_file_with_fewer_rows_than_it_says_is_refused(tmp_path):
+    pl.DataFrame({"a": range(10)}).write_parquet(tmp_path / "a.parquet")
+    table = open_table(tmp_path / "a.parquet")
+    table.parts[0]._rows = 12
+    with pytest.raises(DataError, match="rows 11 to 12 are missing"):
+        list(table.chunks(rows=7))
+
+
 def test_a_zstandard_file_must_be_whole_and_utf8(tmp_path):
     path = tmp_path / "a.csv.zst"
     pl.DataFrame({"a": range(1000)}).write_csv(path, compression="zstd")
@@ -161,6 +170,15 @@ def test_files_of_a_table_must_agree(tmp_path):
     pl.DataFrame({"a": [1], "b": [2]}).write_parquet(tmp_path / "2.csv")
     with pytest.raises(DataError, match="all text or all parquet"):
         open_table(tmp_path)
+
+
+def test_parquet_files_of_different_types_have_no_common_head(tmp_path):
+    pl.DataFrame({"a": [1]}, schema={"a": pl.Int32}).write_parquet(tmp_path / "1.parquet")
+    pl.DataFrame({"a": [2]}).write_parquet(tmp_path / "2.parquet")
+    assert open_table(tmp_path).head()["a"].to_list() == [1, 2]
+    pl.DataFrame({"a": [["x"]]}).write_parquet(tmp_path / "2.parquet")
+    with pytest.raises(SchemaError, match="columns of the same types"):
+        open_table(tmp_path).head()
 
 
 def test_a_path_that_cannot_be_read_is_named(tmp_path, monkeypatch):

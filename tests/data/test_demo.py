@@ -6,17 +6,28 @@ import itertools
 import math
 
 import numpy as np
-import polars as pl
 import pytest
 
 from crossrank.data.sources import demo
 from crossrank.data.sources.planted import entropy, factors
 from crossrank.errors import ConfigError
 
+ROWS = 60_000
+
 
 @pytest.fixture(scope="module")
 def log() -> demo.DemoLog:
-    return demo.click_log(60_000)
+    return demo.click_log(ROWS)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> demo.Drawn:
+    return demo._draw(ROWS, np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def parts(drawn: demo.Drawn) -> dict[tuple[str, ...], np.ndarray]:
+    return dict(demo._parts(drawn))
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_seed_gives_others() -> None:
@@ -34,74 +45,80 @@ def test_the_frame_holds_every_column_of_the_schema_and_a_label_of_zeros_and_one
 def test_missing_values_occur_as_often_as_declared_and_nowhere_else(log: demo.DemoLog) -> None:
     for name in log.frame.columns:
         share = demo.MISSING.get(name, 0.0)
-        assert log.frame[name].null_count() / log.frame.height == pytest.approx(share, abs=0.005), name
+        assert log.frame[name].null_count() / ROWS == pytest.approx(share, abs=0.005), name
 
 
 def test_a_row_has_up_to_three_different_tags(log: demo.DemoLog) -> None:
     tags = log.frame["tags"].drop_nulls().str.split("|")
     assert set(tags.list.len().unique()) == {1, 2, 3}
     assert (tags.list.n_unique() == tags.list.len()).all()
+    assert set(tags.list.explode().unique()) == set(demo.VALUES["tags"])
 
 
-def test_rows_that_look_alike_have_the_same_probability() -> None:
-    log = demo.click_log(3000)
-    columns = {name: values for name, values in demo.VALUES.items() if name not in ("user", "item")}
-    few = pl.DataFrame({name: log.frame[name] for name in columns})  # main effects of the rest are taken out below
-    logit = _logit(log.probability) - _main(log, "user") - _main(log, "item")
-    for name in demo.NUMBERS:
-        few = few.with_columns(log.frame[name])
-    table = few.with_columns(logit=logit).group_by(few.columns).agg(pl.col("logit").max() - pl.col("logit").min())
-    assert table["logit"].max() < 1e-9
+def test_the_probability_is_the_sigmoid_of_what_the_shown_values_add(log: demo.DemoLog) -> None:
+    """An independent walk over the values of some rows, from the texts in the frame."""
+    for row, probability in zip(log.frame.head(200).iter_rows(named=True), log.probability, strict=False):
+        logit = demo.INTERCEPT
+        for effect, strength in demo.EFFECTS.items():
+            rank = 1 if len(effect) == 1 else demo.RANK
+            product = [1.0] * rank
+            for name in effect:
+                product = [a * b for a, b in zip(product, _shown(effect, name, row[name], rank), strict=True)]
+            logit += strength / math.sqrt(rank) * sum(product)
+        assert probability == pytest.approx(1 / (1 + math.exp(-logit)), rel=1e-9)
 
 
-def test_about_one_row_in_five_is_clicked_and_calibrated(log: demo.DemoLog) -> None:
-    clicked = log.frame["click"].to_numpy()
-    assert 0.15 < clicked.mean() < 0.25
-    order = np.argsort(log.probability)
-    for part in np.array_split(order, 10):
-        deviation = math.sqrt((log.probability[part] * (1 - log.probability[part])).sum()) / len(part)
-        assert abs(clicked[part].mean() - log.probability[part].mean()) < 4.5 * deviation
+def test_about_one_row_in_five_is_clicked_and_the_clicks_follow_the_probability(log: demo.DemoLog) -> None:
+    clicks = log.frame["click"].to_numpy()
+    assert 0.15 < clicks.mean() < 0.25
+    for part in np.array_split(np.argsort(log.probability), 10):
+        p = log.probability[part]
+        assert abs((clicks[part] - p).sum()) < 4.5 * math.sqrt((p * (1 - p)).sum())
 
 
 def test_the_best_logloss_is_the_mean_over_many_draws_of_the_labels(log: demo.DemoLog) -> None:
     p, random = log.probability[:2000], np.random.default_rng(5)
     losses = [-np.where(random.random(len(p)) < p, np.log(p), np.log1p(-p)).mean() for _ in range(400)]
-    assert entropy(p).mean() == pytest.approx(np.mean(losses), abs=4 * np.std(losses) / 20)
-    assert log.best_logloss == pytest.approx(-(log.probability * np.log(log.probability)).mean()
-                                             - ((1 - log.probability) * np.log(1 - log.probability)).mean())  # fmt: skip
+    assert demo.DemoLog(log.frame, p).best_logloss == pytest.approx(np.mean(losses), abs=4 * np.std(losses) / 20)
 
 
-@pytest.mark.parametrize("cross", [cross for cross in demo.PLANTED if not {"tags", "price"} & set(cross)])
-def test_every_margin_of_a_planted_table_vanishes_and_its_deviation_is_the_strength(cross: tuple[str, ...]) -> None:
-    weights = [demo._weights(name) / demo._weights(name).sum() for name in cross]
+def test_the_entropy_of_certain_outcomes_is_zero_and_of_a_fair_coin_log_two() -> None:
+    assert entropy(np.array([0.0, 0.5, 1.0])) == pytest.approx([0, math.log(2), 0], abs=1e-12)
+
+
+@pytest.mark.parametrize("cross", [cross for cross in demo.PLANTED if not {"tags", "price"} & set(cross)], ids="-".join)
+def test_every_margin_of_a_planted_table_vanishes_and_its_deviation_is_one(cross: tuple[str, ...]) -> None:
+    shares = [demo._weights(name) / demo._weights(name).sum() for name in cross]
     vectors = [factors("/".join((*cross, name)), demo._weights(name), rank=demo.RANK) for name in cross]
-    table = np.zeros([len(w) for w in weights])
+    table = np.zeros([len(share) for share in shares])
     for place in itertools.product(*map(range, table.shape)):
-        table[place] = sum(
-            math.prod(vector[i, r] for vector, i in zip(vectors, place, strict=True)) for r in range(demo.RANK)
-        ) / math.sqrt(demo.RANK)
-    for axis, weight in enumerate(weights):
-        assert np.abs(np.tensordot(table, weight, axes=(axis, 0))).max() < 1e-12
-    joint = weights[0]
-    for weight in weights[1:]:
-        joint = np.multiply.outer(joint, weight)
-    assert (joint * table**2).sum() == pytest.approx(1)
+        table[place] = np.prod([column[i] for column, i in zip(vectors, place, strict=True)], axis=0).sum()
+    for axis, share in enumerate(shares):
+        assert np.abs(np.tensordot(table, share, axes=(axis, 0))).max() < 1e-10
+    square = table**2
+    for share in reversed(shares):
+        square = square @ share
+    assert square == pytest.approx(demo.RANK)
 
 
 @pytest.mark.parametrize("cross", demo.PLANTED, ids="-".join)
-def test_a_planted_cross_shows_in_the_logits_as_strongly_as_declared(log: demo.DemoLog, cross: tuple[str, ...]) -> None:
-    ids, tags, numbers = _drawn(60_000)
-    logit = _logit(log.probability)
-    without = _logit_without(cross, ids, tags, numbers)
-    part = logit - without
-    assert part.std() == pytest.approx(demo.CROSSES[cross], rel=0.25)  # tags are averaged, missing values add nothing
-    for name in cross:
-        if name in ids:
-            mean = np.bincount(ids[name], part) / np.maximum(np.bincount(ids[name]), 1)
-            count = np.bincount(ids[name])
-            assert (np.abs(mean) < 6 * part.std() * 3 / np.sqrt(np.maximum(count, 1))).all()
-    planted = np.corrcoef(part, log.frame["click"].to_numpy())[0, 1]
-    assert planted > 0.05
+def test_a_planted_cross_is_as_strong_as_declared_and_moves_the_clicks(
+    log: demo.DemoLog, parts: dict[tuple[str, ...], np.ndarray], cross: tuple[str, ...]
+) -> None:
+    strength = demo.EFFECTS[cross]
+    assert 0.7 * strength < parts[cross].std() < 1.1 * strength  # missing values and the mean of tags weaken it
+    assert np.corrcoef(parts[cross], log.frame["click"].to_numpy())[0, 1] > 0.05
+
+
+@pytest.mark.parametrize("cross", demo.PLANTED, ids="-".join)
+def test_no_single_column_explains_a_planted_cross(
+    drawn: demo.Drawn, parts: dict[tuple[str, ...], np.ndarray], cross: tuple[str, ...]
+) -> None:
+    part = parts[cross]
+    for name in set(cross) - {"tags", *demo.NUMBERS}:
+        sums, counts = np.bincount(drawn[name], part), np.bincount(drawn[name])
+        explained = (sums**2 / np.maximum(counts, 1)).sum() / (part**2).sum()
+        assert explained < 3 * len(counts) / ROWS + 0.002
 
 
 def test_a_log_without_rows_is_refused() -> None:
@@ -109,5 +126,17 @@ def test_a_log_without_rows_is_refused() -> None:
         demo.click_log(0)
 
 
-def _logit(probability: np.ndarray) -> np.ndarray:
-    return np.log(probability) - np.log1p(-probability)
+def test_a_log_of_one_row_is_possible() -> None:
+    assert demo.click_log(1).frame.height == 1
+
+
+def _shown(effect: tuple[str, ...], name: str, value: object, rank: int) -> list[float]:
+    if value is None:
+        return [0.0] * rank
+    if isinstance(value, float):
+        mean, deviation = demo.NUMBERS[name]
+        return [(math.log(1 + value) - mean) / deviation] * rank
+    table = factors("/".join((*effect, name)), demo._weights(name), rank=rank)
+    pieces = value.split("|") if name == "tags" and isinstance(value, str) else [value]
+    vectors = [table[demo.VALUES[name].index(piece)] for piece in pieces]  # type: ignore[arg-type]
+    return [float(total) / len(vectors) for total in np.sum(vectors, axis=0)]

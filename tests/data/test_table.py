@@ -72,6 +72,22 @@ def test_empty_lines_are_no_rows_and_still_counted_as_lines(tmp_path):
     assert [chunk.where(0), chunk.where(1)] == ["line 4 of a.csv", "line 7 of a.csv"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_in_a_table_of_one_column_a_missing_value_is_quoted(tmp_path, end):
+    text = end.join(["a", "1", "", "2", '""', ""])
+    assert rows_of(write(tmp_path / "a.csv", text)) == [("1",), ("2",), (None,)]
+    assert rows_of(write(tmp_path / "a.csv", end.join(["a", "1", "", "2", ""]))) == [("1",), ("2",)]
+
+
+@pytest.mark.parametrize("start", ["\ufeff", "x^", "x\x01", "#", "\x1f"])
+def test_a_chunk_may_start_with_what_looks_like_the_mark_of_a_file(tmp_path, start):
+    path = write(tmp_path / "a.csv", f"a,b\n1,2\n{start}3,4\n")
+    assert [row for chunk in open_table(path).chunks(rows=1) for row in chunk.frame.rows()] == [
+        ("1", "2"),
+        (f"{start}3", "4"),
+    ]
+
+
 def test_names_can_be_given_to_a_file_without_header_line(tmp_path):
     path = write(tmp_path / "a.txt", "1\t2\n3\t4\n")
     table = open_table(path, header=["x", "y"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from random_models import make_features, random_model, random_rows
 from references.cin import cin, xdeepfm
 from references.dlrm import dlrm
 from references.fm import deepfm, fm
@@ -14,8 +15,7 @@ from references.pnn import pnn
 
 from crossrank.errors import ConfigError, ShapeError
 from crossrank.models import build_model, parse_model_settings
-from crossrank.nn import Bag, CompressedInteractionNetwork, Features, InnerProducts, OuterProducts
-from crossrank.schema import Feature
+from crossrank.nn import CompressedInteractionNetwork, InnerProducts, OuterProducts
 
 DEEP = {"deep": {"sizes": [5, 3]}}
 CASES = [
@@ -47,34 +47,6 @@ CASES = [
 IDS = [
     "-".join(map(str, [config["name"], *options.values()])) + f"-{i}" for i, (_, config, options) in enumerate(CASES)
 ]
-
-
-def random_model(config, features, *, width):
-    """A model in float64, every parameter random: zero biases and first-order weights would hide mistakes."""
-    model = build_model(parse_model_settings({**config, "embedding": {"dim": width}}), features).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_()
-    return model
-
-
-def random_rows(features, num_rows):
-    of_kind = {kind: [f for f in features if f.kind == kind] for kind in ("categorical", "multivalent", "numeric")}
-    ids = torch.stack([torch.randint(f.vocab_size, (num_rows,)) for f in of_kind["categorical"]], dim=1)
-    bags = []
-    for feature in of_kind["multivalent"]:
-        counts = torch.randint(3, (num_rows,))
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-        bags.append(Bag(torch.randint(feature.vocab_size, (int(counts.sum()),)), offsets))
-    return Features(ids, torch.randn(num_rows, len(of_kind["numeric"]), dtype=torch.float64), tuple(bags))
-
-
-def make_features(num_categorical, num_multivalent, num_numeric):
-    return [
-        *(Feature(f"c{i}", "categorical", 4 + i) for i in range(num_categorical)),
-        *(Feature(f"m{i}", "multivalent", 3 + i) for i in range(num_multivalent)),
-        *(Feature(f"n{i}", "numeric") for i in range(num_numeric)),
-    ]
 
 
 @pytest.mark.parametrize(("reference", "config", "options"), CASES, ids=IDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,8 +26,12 @@ every_model = pytest.mark.parametrize("name", MODELS)
 
 
 def build(name, features=FEATURES, **embedding):
+    """The model with its defaults, but narrow."""
     torch.manual_seed(0)
-    return build_model(parse_model_settings({"name": name, "embedding": {"dim": 4, **embedding}}), features)
+    values = {"name": name, "embedding": {"dim": 4, **embedding}}
+    if any(field.name == "deep" for field in dataclasses.fields(MODELS[name].settings)):
+        values["deep"] = {"sizes": [32, 32]}
+    return build_model(parse_model_settings(values), features)
 
 
 def rows(num_rows, *, seed=0):
@@ -103,8 +109,8 @@ def test_every_parameter_learns(name):
 def test_random_labels_can_be_learnt_by_heart(name):
     model, batch = build(name), rows(NUM_ROWS)
     labels = torch.randint(2, (NUM_ROWS,)).float()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(400):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(600):
         optimizer.zero_grad()
         loss = F.binary_cross_entropy_with_logits(model(batch), labels)
         if loss < 0.05:

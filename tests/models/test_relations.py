@@ -71,7 +71,7 @@ def test_the_factorization_machine_has_the_identity_in_each_block(x):
 def test_the_first_feature_maps_of_cin_are_cross_layers_summed_over_the_blocks(x):
     network = CompressedInteractionNetwork(F, sizes=[2]).double()
     fields = x.unflatten(1, (F, E))
-    # A map's element e depends on the elements e of the fields alone, so pooling a field with one element left gives it.
+    # A map's element e depends on the fields' elements e alone, so with all others zero, pooling gives it.
     maps = torch.stack([network(fields * torch.eye(E)[e]) for e in range(E)], dim=2)  # (B, 2, E)
     for h, weight in enumerate(network.layers[0].weight.detach().unflatten(1, (F, F))):
         blocks = {(j, i): weight[i, j] * torch.eye(E) for i in range(F) for j in range(F)}

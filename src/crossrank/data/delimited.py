@@ -1,8 +1,8 @@
 """Delimited text as data frames: fast where every byte is as expected, exact about the place where one is not.
 
 A block of whole lines is checked with numpy (as many separators in each line as the header has, quotes around whole
-fields, UTF-8, no NUL, no lone CR) and handed to polars, which alone would read a short line as missing values. A block
-that fails a check is read again by :mod:`crossrank.data.records`, whose word counts.
+fields, no NUL, no lone CR) and handed to polars, which alone would read a short line as missing values. A block that
+fails a check, or that polars refuses, is read again by :mod:`crossrank.data.records`, whose word counts.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from crossrank.data.lines import LineBuffer
+from crossrank.data.lines import LineBuffer, Places
 from crossrank.data.records import Flaw, Record, likely_separator, read_records
 from crossrank.errors import DataError, SchemaError, listing
 
+Bytes: TypeAlias = NDArray[np.uint8]
 OnError: TypeAlias = Literal["raise", "skip"]
 BOM = b"\xef\xbb\xbf"
 MISREAD = (BOM, b"x\x01", b"x^", b"x\x9c", b"x\xda")  # polars would drop the first and decompress the others
+HEADER_LINES = 1 << 10  # a name in quotes may have line ends
 EVERY_LINE = 1 << 62
 SKIP_HINT = 'Mend or remove it, or leave such lines out with on_error="skip".'
 LF, CR, QUOTE = b'\n\r"'
@@ -52,7 +55,8 @@ class DelimitedFile:
         with LineBuffer(path) as buffer:
             first_line = self._first_line(buffer)
             self.separator = separator or _guess_separator(path, first_line)
-            first = next(read_records(buffer.peek(1 << 10)[0], self.separator, line=buffer.line))
+            buffer.fill(HEADER_LINES)
+            first = next(read_records(buffer.peek(HEADER_LINES)[0], self.separator, line=buffer.line))
             if first.flaw and header is None:
                 raise self._error(first.line, first.flaw, hint="Nothing can be read without the header line: mend it.")
             likely = likely_separator(first_line)
@@ -100,10 +104,10 @@ class DelimitedFile:
                     yield Piece(frame, numbers, buffer.share_done)
 
     def _fast(
-        self, block: bytes, ends: np.ndarray[Any, Any], line: int, columns: Sequence[str]
+        self, block: bytes, ends: Places, line: int, columns: Sequence[str]
     ) -> tuple[pl.DataFrame, Sequence[int], int] | None:
         """The records of a block, their lines and their size in bytes; None where anything is unusual."""
-        if b"\0" in block or block.startswith(MISREAD) or not _is_utf8(block):
+        if b"\0" in block or block.startswith(MISREAD):
             return None
         raw = np.frombuffer(block, np.uint8)
         separators = raw == ord(self.separator)
@@ -177,14 +181,7 @@ def _guess_separator(path: Path, first_line: str) -> str:
     return "\t" if ".tsv" in suffixes or ".tab" in suffixes else likely_separator(first_line) or ","
 
 
-def _is_utf8(block: bytes) -> bool:
-    try:
-        return block.isascii() or bool(block.decode())
-    except UnicodeDecodeError:
-        return False
-
-
-def _quotes_are_clean(raw: np.ndarray[Any, Any], separator: int) -> bool:
+def _quotes_are_clean(raw: Bytes, separator: int) -> bool:
     """Whether quotes, an even number of them, stand only around whole fields and doubled inside them."""
     places = np.flatnonzero(raw == QUOTE)
     before = raw[places[0::2] - 1]
@@ -194,9 +191,7 @@ def _quotes_are_clean(raw: np.ndarray[Any, Any], separator: int) -> bool:
     return bool(np.isin(before, (separator, LF, QUOTE)).all() and np.isin(after, (separator, LF, CR, QUOTE)).all())
 
 
-def _lines_are_even(
-    raw: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], separators: np.ndarray[Any, Any], expected: int
-) -> bool:
+def _lines_are_even(raw: Bytes, ends: Places, separators: Places, expected: int) -> bool:
     """Whether no line is empty, each has the expected number of separators, and CR stands only before LF."""
     starts = np.append(0, ends[:-1] + 1)
     if np.isin(raw[starts], (LF, CR)).any() or len(separators) != expected * len(ends):

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series, pieces_of_value
-from crossrank.data.numbers import LARGEST, Doubles, Where, in_data_frame, numbers_of_columns, numbers_of_values
+from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of
+from crossrank.data.scaling import NumericStatistics, Scaling, log_shifts, take_logs
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
 from crossrank.errors import DataError, SchemaError, did_you_mean, listing
@@ -27,19 +28,10 @@ if TYPE_CHECKING:
 
     from crossrank.data.table import Table
 
-__all__ = ["MISSING_ID", "UNSEEN_ID", "Encoder", "NumericStatistics"]
+__all__ = ["MISSING_ID", "UNSEEN_ID", "Encoder"]
 
 FORMAT_VERSION = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class NumericStatistics:
-    """Mean and deviation of a numeric column over the training rows, after its logarithm if it has one."""
-
-    mean: float = 0.0
-    deviation: float = 1.0
-    count: int = 0
-    missing: int = 0
+DAMAGED = "It is damaged: copy it again, or make it anew."
 
 
 class Encoder:
@@ -105,9 +97,10 @@ class Encoder:
     @cached_property
     def features(self) -> tuple[Feature, ...]:
         """What a model sees: categorical, multivalent, numeric features, each kind in the order of the schema."""
-        embedded = [*self.schema.categorical, *self.schema.multivalent]
+        sizes = {name: vocabulary.size for name, vocabulary in self.vocabularies.items()}
         return (
-            *(Feature(column.name, column.kind, self.vocabularies[column.name].size) for column in embedded),
+            *(Feature(column.name, "categorical", sizes[column.name]) for column in self.schema.categorical),
+            *(Feature(column.name, "multivalent", sizes[column.name]) for column in self.schema.multivalent),
             *(Feature(column.name, "numeric") for column in self.schema.numeric),
         )
 
@@ -139,16 +132,13 @@ class Encoder:
             DataError: for a number that cannot be read.
         """
         check_columns(self.schema.names, frame.columns, "the data frame")
-        names = [column.name for column in self.schema.categorical]
-        ids = self._look_up([text_of_series(frame[name]).alias(name) for name in names])
+        ids = self._look_up([text_of_series(frame[column.name]) for column in self.schema.categorical])
         bags = []
         for column in self.schema.multivalent:
             pieces, offsets = pieces_of_series(frame[column.name], column.separator)
-            bags.append((self._look_up([pieces.alias(column.name)])[0], offsets))
-        numeric = self.schema.numeric
-        numbers = numbers_of_columns(frame, [column.name for column in numeric], where)
-        logged = [take_log(*pair) for pair in zip(numeric, numbers, strict=True)]
-        return EncodedRows(side_by_side(ids, len(frame)), self.scale(logged, len(frame)), tuple(bags))
+            bags.append((self._look_up([pieces])[0], offsets))
+        numbers = numbers_of_frame(frame, self._numeric_names, where)
+        return EncodedRows(side_by_side(ids, len(frame)), self._scale(numbers), tuple(bags))
 
     @cached_property
     def _queries(self) -> dict[str, pl.Expr]:
@@ -168,37 +158,30 @@ class Encoder:
             SchemaError: for a column that is missing; a missing value is None.
             DataError: for a number that cannot be read.
         """
-        for number, row in enumerate(rows, 1):
-            check_columns(self.schema.names, row, f"row {number:,}")
-        categorical = np.empty((len(rows), len(self.schema.categorical)), np.uint32)
-        for position, column in enumerate(self.schema.categorical):
-            id_of = self.vocabularies[column.name].id_of
-            categorical[:, position] = [id_of(text_of_value(row[column.name])) for row in rows]
+        for position, row in enumerate(rows, 1):
+            check_columns(self.schema.names, row, f"row {position:,}")
+        lookups = [(column.name, self.vocabularies[column.name].id_of) for column in self.schema.categorical]
+        ids = [[id_of(text_of_value(row[name])) for name, id_of in lookups] for row in rows]
         bags: list[NumpyBag] = []
         for column in self.schema.multivalent:
             id_of = self.vocabularies[column.name].id_of
             cells = [[id_of(text) for text in pieces_of_value(row[column.name], column.separator)] for row in rows]
-            ids = np.fromiter(chain.from_iterable(cells), np.uint32)
-            bags.append((ids, offsets_of(np.array([len(cell) for cell in cells], np.int64))))
-        logged = []
-        for column in self.schema.numeric:
-            numbers = numbers_of_values([row[column.name] for row in rows], column.name, lambda row: f"row {row + 1:,}")
-            logged.append(take_log(column, numbers))
-        return EncodedRows(categorical, self.scale(logged, len(rows)), tuple(bags))
+            bag_ids = np.fromiter(chain.from_iterable(cells), np.uint32)
+            bags.append((bag_ids, offsets_of(np.array([len(cell) for cell in cells], np.int64))))
+        categorical = np.array(ids, np.uint32).reshape(len(rows), len(lookups))
+        return EncodedRows(categorical, self._scale(numbers_of_rows(rows, self._numeric_names)), tuple(bags))
 
-    def scale(self, logged: Sequence[Doubles], num_rows: int) -> Floats:
-        """Numeric columns after their logarithm, with NaN for missing -> (N, M) as the network reads them."""
-        scaled = np.empty((num_rows, len(logged)), np.float32)
-        for position, column in enumerate(self.schema.numeric):
-            scaled[:, position] = self._scale_column(column, logged[position])
-        return scaled
+    @cached_property
+    def _numeric_names(self) -> list[str]:
+        return [column.name for column in self.schema.numeric]
 
-    def _scale_column(self, column: Numeric, logged: Doubles) -> Doubles:
-        statistics = self.statistics[column.name]
-        filled = np.where(np.isnan(logged), statistics.mean, logged)
-        if column.standardize:
-            filled = (filled - statistics.mean) / statistics.deviation
-        return np.clip(filled, -LARGEST, LARGEST)
+    @cached_property
+    def scaling(self) -> Scaling:
+        """How numbers are made fit for a network."""
+        return Scaling(self.schema.numeric, self.statistics)
+
+    def _scale(self, numbers: Doubles) -> Floats:
+        return self.scaling.scale(take_logs(numbers, log_shifts(self.schema.numeric)))
 
     def decode(self, rows: EncodedRows) -> dict[str, list[Any]]:
         """The values behind encoded rows; what was not seen in training reads ``<unseen>``, what was missing None.
@@ -208,15 +191,12 @@ class Encoder:
         values: dict[str, list[Any]] = {}
         for position, column in enumerate(self.schema.categorical):
             values[column.name] = self._texts(column.name, rows.categorical[:, position])
-        for column, (ids, offsets) in zip(self.schema.multivalent, rows.bags, strict=True):
-            texts = self._texts(column.name, ids)
+        for many, (ids, offsets) in zip(self.schema.multivalent, rows.bags, strict=True):
+            texts = self._texts(many.name, ids)
             cells = [texts[start:stop] for start, stop in pairwise(offsets)]
-            values[column.name] = [None if cell == [None] else cell for cell in cells]
-        for position, number in enumerate(self.schema.numeric):
-            decoded, statistics = rows.numeric[:, position].astype(np.float64), self.statistics[number.name]
-            if number.standardize:
-                decoded = decoded * statistics.deviation + statistics.mean
-            values[number.name] = (decoded if number.log_shift is None else np.exp(decoded) - number.log_shift).tolist()
+            values[many.name] = [None if cell == [None] else cell for cell in cells]
+        numbers = self.scaling.restore(rows.numeric)
+        values |= {name: numbers[:, position].tolist() for position, name in enumerate(self._numeric_names)}
         return values
 
     def _texts(self, name: str, ids: NDArray[np.integer]) -> list[str | None]:
@@ -247,33 +227,36 @@ class Encoder:
     @classmethod
     def load(cls, folder: Path | str) -> Encoder:
         """Read what :meth:`save` wrote; needs no polars."""
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
         folder = Path(folder)
         try:
             content = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
             tensors = load_file(folder / "vocabulary.safetensors")
-        except (OSError, ValueError) as error:
-            raise DataError(f"The encoder in {folder} cannot be read; {error}.") from None
-        if content.get("format_version") != FORMAT_VERSION:
+        except (OSError, ValueError, SafetensorError) as error:
+            raise DataError(f"The encoder in {folder} cannot be read; {error}.", hint=DAMAGED) from None
+        version = content.get("format_version") if isinstance(content, dict) else None
+        if version != FORMAT_VERSION:
             raise DataError(
-                f"The encoder in {folder} must have format version {FORMAT_VERSION}; "
-                f"got {content.get('format_version')!r}.",
+                f"The encoder in {folder} must have format version {FORMAT_VERSION}; got {version!r}.",
                 hint="It was written by another version of crossrank.",
             )
-        parts: dict[str, dict[str, NDArray[np.generic]]] = {}
+        parts: dict[str, dict[str, NDArray[Any]]] = {}
         for key, array in tensors.items():
             name, _, part = key.rpartition(".")
             parts.setdefault(name, {})[part] = array
         schema = Schema.from_dict(content["schema"], source=str(folder / "encoder.json"))
-        names = [column.name for column in (*schema.categorical, *schema.multivalent)]
-        statistics = {name: NumericStatistics(**values) for name, values in content["numeric"].items()}
-        return cls(schema, {name: from_tensors(parts[name]) for name in names}, statistics)
-
-
-def take_log(column: Numeric, numbers: Doubles) -> Doubles:
-    """log(max(x + shift, 1)) where the column asks for it; NaN stays."""
-    return numbers if column.log_shift is None else np.log(np.maximum(numbers + column.log_shift, 1.0))
+        names = [column.name for column in schema.features if not isinstance(column, Numeric)]
+        try:
+            statistics = {
+                name: NumericStatistics(**content["numeric"][name]) for name in schema.names if name not in names
+            }
+            return cls(schema, {name: from_tensors(parts[name]) for name in names}, statistics)
+        except (KeyError, TypeError) as error:
+            raise DataError(
+                f"The encoder in {folder} must know every column; {error} is missing.", hint=DAMAGED
+            ) from None
 
 
 def check_columns(needed: Iterable[str], present: Iterable[str], source: str) -> None:

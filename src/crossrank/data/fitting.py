@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series
-from crossrank.data.encoder import Encoder, NumericStatistics, side_by_side, take_log
-from crossrank.data.numbers import Doubles, Where, numbers_of_columns
+from crossrank.data.encoder import Encoder, side_by_side
+from crossrank.data.numbers import Doubles, Where, numbers_of_frame
 from crossrank.data.rows import EncodedRows, Ids, NumpyBag
+from crossrank.data.scaling import Moments, log_shifts, take_logs
 from crossrank.data.text import text_of_series
 from crossrank.data.vocabulary import (
     FIRST_ID,
@@ -41,11 +42,11 @@ class CodedRows:
     num_rows: int
     codes: list[Ids]
     bags: list[NumpyBag]
-    numbers: list[Doubles]
+    numbers: Doubles
 
     def encode(self, encoder: Encoder, tables: Mapping[str, Ids | None]) -> EncodedRows:
         """The rows as the finished encoder sees them; ``tables`` lead from codes to ids."""
-        schema, num_rows = encoder.schema, self.num_rows
+        schema = encoder.schema
         ids = [
             _translate(codes, tables[column.name]) for column, codes in zip(schema.categorical, self.codes, strict=True)
         ]
@@ -53,7 +54,7 @@ class CodedRows:
             (_translate(codes, tables[column.name]), offsets)
             for column, (codes, offsets) in zip(schema.multivalent, self.bags, strict=True)
         )
-        return EncodedRows(side_by_side(ids, num_rows), encoder.scale(self.numbers, num_rows), bags)
+        return EncodedRows(side_by_side(ids, self.num_rows), encoder.scaling.scale(self.numbers), bags)
 
 
 class EncoderBuilder:
@@ -64,8 +65,9 @@ class EncoderBuilder:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self._counters = {column.name: _counter(column) for column in (*schema.categorical, *schema.multivalent)}
-        self._moments = {column.name: _Moments() for column in schema.numeric}
+        embedded: list[Categorical | Multivalent] = [*schema.categorical, *schema.multivalent]
+        self._counters = {column.name: _counter(column) for column in embedded}
+        self._moments = Moments(len(schema.numeric))
 
     def add(self, frame: pl.DataFrame, training: NDArray[np.bool_] | None, where: Where) -> CodedRows:
         """Learn from the training rows of a chunk (all if None), and code all of its rows."""
@@ -75,15 +77,13 @@ class EncoderBuilder:
         names = [column.name for column in self.schema.categorical]
         texts = pl.DataFrame([text_of_series(frame[name]).alias(name) for name in names])
         coded = texts.select([self._counters[name].codes(name) for name in names])
-        codes = [column.to_numpy() for column in coded.get_columns()]
-        for name, column in zip(names, codes, strict=True):
-            self._counters[name].count(column if rows is None else column[rows])
+        codes = [series.to_numpy() for series in coded.get_columns()]
+        for name, codes_of_column in zip(names, codes, strict=True):
+            self._counters[name].count(codes_of_column if rows is None else codes_of_column[rows])
         bags = [self._add_bags(frame, column, training) for column in self.schema.multivalent]
-        numeric = self.schema.numeric
-        numbers = numbers_of_columns(frame, [column.name for column in numeric], where)
-        logged = [take_log(*pair) for pair in zip(numeric, numbers, strict=True)]
-        for column, values in zip(numeric, logged, strict=True):
-            self._moments[column.name].add(values if rows is None else values[rows])
+        numbers = numbers_of_frame(frame, [column.name for column in self.schema.numeric], where)
+        logged = take_logs(numbers, log_shifts(self.schema.numeric))
+        self._moments.add(logged if rows is None else logged[rows])
         return CodedRows(len(frame), codes, bags, logged)
 
     def _add_bags(self, frame: pl.DataFrame, column: Multivalent, training: NDArray[np.bool_] | None) -> NumpyBag:
@@ -97,7 +97,7 @@ class EncoderBuilder:
         """The encoder, and for each embedded column the table from codes to ids; None where they are the same."""
         finished = {name: counter.finish() for name, counter in self._counters.items()}
         vocabularies = {name: vocabulary for name, (vocabulary, _) in finished.items()}
-        statistics = {name: moments.finish() for name, moments in self._moments.items()}
+        statistics = dict(zip((column.name for column in self.schema.numeric), self._moments.finish(), strict=True))
         return Encoder(self.schema, vocabularies, statistics), {name: table for name, (_, table) in finished.items()}
 
 
@@ -110,7 +110,7 @@ def _counter(column: Categorical | Multivalent) -> _ValueCounter | _HashCounter:
 
 
 class _ValueCounter:
-    """Codes values in a growing dictionary: 0 is missing, the others are numbered from 1 as they come."""
+    """Codes values in a growing dictionary, where "" is the first entry and stands for missing values."""
 
     def __init__(self, column: Categorical | Multivalent) -> None:
         import polars as pl
@@ -118,13 +118,13 @@ class _ValueCounter:
         self._column = column
         self._categories = pl.Categories.random()
         self._type = pl.Categorical(self._categories)
-        self._alive = pl.Series([], dtype=self._type)  # polars forgets the dictionary when nothing uses it any more
+        self._alive = pl.Series([""], dtype=self._type)  # polars forgets a dictionary that nothing uses any more
         self._counts = np.zeros(1, np.int64)
 
     def codes(self, name: str) -> pl.Expr:
         import polars as pl
 
-        return (pl.col(name).cast(self._type).to_physical() + 1).fill_null(MISSING_CODE)
+        return pl.col(name).cast(self._type).to_physical().fill_null(MISSING_CODE)
 
     def count(self, codes: Ids) -> None:
         self._counts = _add(self._counts, np.bincount(codes, minlength=1))
@@ -133,17 +133,16 @@ class _ValueCounter:
         import polars as pl
 
         texts = self._categories.to_series()
-        self._counts = _add(self._counts, np.zeros(len(texts) + 1, np.int64))
-        frame = pl.DataFrame({"text": texts, "count": self._counts[1:], "code": np.arange(1, len(texts) + 1)})
-        frame = frame.filter(pl.col("count") >= max(self._column.min_count, 1))
-        kept = frame.sort("count", "text", descending=[True, False]).head(self._column.max_size or len(frame))
-        table = np.full(len(texts) + 1, UNSEEN_ID, np.uint32)
+        seen = _add(self._counts, np.zeros(len(texts), np.int64))
+        frame = pl.DataFrame({"text": texts, "count": seen, "code": np.arange(len(texts))}).slice(MISSING_CODE + 1)
+        often = frame.filter(pl.col("count") >= self._column.min_count, pl.col("count") > 0)
+        kept = often.sort("count", "text", descending=[True, False]).head(self._column.max_size or len(often))
+        codes = kept["code"].to_numpy()
+        table = np.full(len(texts), UNSEEN_ID, np.uint32)
         table[MISSING_CODE] = MISSING_ID
-        table[kept["code"].to_numpy()] = np.arange(FIRST_ID, FIRST_ID + len(kept))
-        counts = np.empty(FIRST_ID + len(kept), np.int64)
-        counts[FIRST_ID:] = kept["count"].to_numpy()
-        counts[MISSING_ID] = self._counts[MISSING_CODE]
-        counts[UNSEEN_ID] = self._counts.sum() - counts[FIRST_ID:].sum() - counts[MISSING_ID]
+        table[codes] = np.arange(FIRST_ID, FIRST_ID + len(kept))
+        missing, known = seen[MISSING_CODE], seen[codes]
+        counts = np.concatenate([[missing, seen.sum() - missing - known.sum()], known])
         letters = np.frombuffer("".join(kept["text"].to_list()).encode("utf-8"), np.uint8)
         ends = kept["text"].str.len_bytes().to_numpy().astype(np.int64).cumsum()
         return Vocabulary(letters, ends, counts), table
@@ -174,31 +173,3 @@ def _add(counts: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64
         counts, more = more.astype(np.int64), counts
     counts[: len(more)] += more
     return counts
-
-
-class _Moments:
-    """Mean and deviation over chunks by Chan's pairwise update, which loses no digits however many rows there are."""
-
-    def __init__(self) -> None:
-        self._count, self._missing = 0, 0
-        self._mean, self._squares = 0.0, 0.0
-        self._low, self._high = np.inf, -np.inf
-
-    def add(self, values: Doubles) -> None:
-        present = values[~np.isnan(values)]
-        self._missing += len(values) - len(present)
-        if not len(present):
-            return
-        mean = float(present.mean())
-        total = self._count + len(present)
-        shift = mean - self._mean
-        self._squares += float(np.square(present - mean).sum()) + shift**2 * self._count * len(present) / total
-        self._mean += shift * len(present) / total
-        self._count = total
-        self._low, self._high = min(self._low, float(present.min())), max(self._high, float(present.max()))
-
-    def finish(self) -> NumericStatistics:
-        if self._low >= self._high:  # constant, or no value at all: rounding must not pass for a deviation
-            return NumericStatistics(self._low if self._count else 0.0, 1.0, self._count, self._missing)
-        deviation = float(np.sqrt(self._squares / self._count))
-        return NumericStatistics(self._mean, deviation or 1.0, self._count, self._missing)

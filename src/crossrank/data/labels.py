@@ -81,12 +81,12 @@ class GroupNumbers:
         import polars as pl
 
         self._type = pl.Categorical(pl.Categories.random())
-        self._alive = pl.Series([], dtype=self._type)  # polars forgets the dictionary when nothing uses it any more
+        self._alive = pl.Series([""], dtype=self._type)  # polars forgets a dictionary that nothing uses any more
         self._numbers = np.zeros(0, np.int64)
         self._count = 0
 
     def add(self, column: pl.Series) -> Ids:
-        codes = (text_of_series(column).cast(self._type).to_physical() + 1).fill_null(0).to_numpy()
+        codes = text_of_series(column).cast(self._type).to_physical().fill_null(0).to_numpy()
         size = int(codes.max(initial=0)) + 1
         if size > len(self._numbers):
             self._numbers = np.append(self._numbers, np.full(size - len(self._numbers), -1))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeAlias
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from crossrank.errors import DataError
+
+Places: TypeAlias = NDArray[np.int64]
 
 READ_BYTES = 4 << 20  # asked of the operating system at once
 HELD_BYTES = 64 << 20  # held of a file at once, and so the longest line or quoted field
@@ -24,7 +27,7 @@ class LineBuffer:
         self.line = 1  # the number of the first line not yet taken
         self.taken = 0  # bytes
         self._data, self._start, self._ended = b"", 0, False
-        self._ends: np.ndarray[Any, Any] = np.empty(0, np.int64)  # where in the data the line feeds are
+        self._ends: Places = np.empty(0, np.int64)  # where in the data the line feeds are
         try:
             self._file = path.open("rb")
             self._size = max(path.stat().st_size, 1)
@@ -66,7 +69,7 @@ class LineBuffer:
                 hint="Is it text with one line per row?",
             )
 
-    def peek(self, lines: int) -> tuple[bytes, np.ndarray[Any, Any]]:
+    def peek(self, lines: int) -> tuple[bytes, Places]:
         """The first lines that are held, at most so many, and where in them the line feeds are."""
         ends = self._ends[:lines]
         stop = int(ends[-1]) + 1 if len(ends) else self._start
@@ -102,7 +105,7 @@ class LineBuffer:
 
 def unreadable(path: Path, error: BaseException) -> DataError:
     """What to tell when a file cannot be opened or read to its end."""
-    hints = {FileNotFoundError: "Check the path.", PermissionError: "Check who may read it."}
+    hints: dict[type, str] = {FileNotFoundError: "Check the path.", PermissionError: "Check who may read it."}
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
     hint = hints.get(type(error), "It may be damaged or incomplete: fetch or write it again.")
     return DataError(f"{path} cannot be read: {reason.rstrip('.')}.", hint=hint)

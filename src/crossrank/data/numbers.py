@@ -6,7 +6,7 @@ refused with its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,7 +22,6 @@ Where = Callable[[int], str]
 Doubles: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 LARGEST = float(np.finfo(np.float32).max)
-HINT = "Leave the cell empty where a number is missing, or declare the column categorical."
 
 
 def in_data_frame(row: int) -> str:
@@ -56,15 +55,24 @@ def number_of_value(value: object) -> float:
     return number
 
 
-def numbers_of_values(values: Sequence[object], name: str, where: Where) -> Doubles:
-    """The values of one column as doubles, or DataError."""
-    numbers = np.empty(len(values))
-    for row, value in enumerate(values):
+def numbers_of_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> Doubles:
+    """The numbers of dictionaries, as :func:`numbers_of_frame` reads them: (N, M)."""
+    numbers = np.empty((len(rows), len(names)))
+    for position, row in enumerate(rows):
         try:
-            numbers[row] = number_of_value(value)
+            numbers[position] = [number_of_value(row[name]) for name in names]
         except ValueError:
-            raise not_a_number(value, f"Column '{name}'", where(row)) from None
+            name = next(name for name in names if _unreadable(row[name]))
+            raise not_a_number(row[name], name, f"row {position + 1:,}") from None
     return numbers
+
+
+def _unreadable(value: object) -> bool:
+    try:
+        number_of_value(value)
+    except ValueError:
+        return True
+    return False
 
 
 def parse_columns(frame: pl.DataFrame, names: Sequence[str]) -> list[tuple[Doubles, Mask]]:
@@ -102,19 +110,23 @@ def _complete(column: pl.Series, parsed: pl.Series) -> tuple[Doubles, Mask]:
     return numbers, bad
 
 
-def numbers_of_columns(frame: pl.DataFrame, names: Sequence[str], where: Where) -> list[Doubles]:
-    """Each column as doubles.
+def numbers_of_frame(frame: pl.DataFrame, names: Sequence[str], where: Where) -> Doubles:
+    """Columns of a frame as doubles: (N, M).
 
     Raises:
         DataError: for text that is no number, or a number too large, with its place.
     """
-    parsed = parse_columns(frame, names)
-    for name, (_, bad) in zip(names, parsed, strict=True):
+    numbers = np.empty((len(frame), len(names)))
+    for position, (name, (column, bad)) in enumerate(zip(names, parse_columns(frame, names), strict=True)):
         if bad.any():
             row = int(bad.argmax())
-            raise not_a_number(frame[name][row], f"Column '{name}'", where(row))
-    return [numbers for numbers, _ in parsed]
+            raise not_a_number(frame[name][row], name, where(row))
+        numbers[:, position] = column
+    return numbers
 
 
-def not_a_number(value: object, what: str, place: str) -> DataError:
-    return DataError(f"{what} must hold finite numbers; got {repr(value)[:60]} in {place}.", hint=HINT)
+def not_a_number(value: object, name: str, place: str) -> DataError:
+    return DataError(
+        f"Column '{name}' must hold finite numbers; got {repr(value)[:60]} in {place}.",
+        hint="Leave the cell empty where a number is missing, or declare the column categorical.",
+    )

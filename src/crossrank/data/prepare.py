@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,7 +91,7 @@ class _Reading:
         self._skipped: Counter[str] = Counter()
         self._num_rows, self._num_training = 0, 0
 
-    def chunks(self) -> Iterator[tuple[SpooledChunk, float]]:
+    def chunks(self) -> Generator[tuple[SpooledChunk, float]]:
         """Each chunk, coded, and the share of the table that is done."""
         assign = self._settings.assigner(self._table)
         column = self._settings.column
@@ -131,7 +131,7 @@ class _Reading:
 
 def _encode(
     spool: Spool, encoder: Encoder, tables: Mapping[str, Ids | None]
-) -> Iterator[tuple[dict[str, LabeledRows], float]]:
+) -> Generator[tuple[dict[str, LabeledRows], float]]:
     """The second pass: the rows of each split, chunk by chunk, and the share that is done."""
     for chunk, share_done in spool.read():
         rows = LabeledRows(chunk.coded.encode(encoder, tables), chunk.labels, chunk.weights, chunk.groups)

@@ -35,7 +35,9 @@ class EncodedRows:
 
     def features(self) -> Features:
         """The same rows as tensors that share this memory; ids as int32, the smallest type that torch indexes with."""
-        bags = tuple(Bag(id_tensor(ids), torch.from_numpy(offsets)) for ids, offsets in self.bags)
+        bags = tuple(
+            Bag(id_tensor(ids), torch.from_numpy(np.require(offsets, None, "W"))) for ids, offsets in self.bags
+        )
         return Features(id_tensor(self.categorical), torch.from_numpy(self.numeric), bags)
 
     def take(self, rows: Positions) -> EncodedRows:
@@ -92,7 +94,7 @@ def concatenate(parts: Sequence[LabeledRows]) -> LabeledRows:
 
 
 def id_tensor(ids: Ids) -> torch.Tensor:
-    return torch.from_numpy(ids.view(np.int32))
+    return torch.from_numpy(np.require(ids, None, "W").view(np.int32))  # data frames lend read-only memory
 
 
 def offsets_of(lengths: NDArray[np.integer]) -> Positions:

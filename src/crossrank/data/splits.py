@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from itertools import accumulate
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from crossrank.config import setting
 from crossrank.data.encoder import check_columns
-from crossrank.data.text import stable_hashes, text_of_series
+from crossrank.data.text import splitmix64, stable_hashes, text_of_series
 from crossrank.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from crossrank.data.table import Chunk, Table
 
 SPLITS = ("train", "valid", "test")
+COMPACT_ROWS = 1_000_000
 Assign = Callable[["Chunk"], NDArray[np.uint8]]
 
 
@@ -66,36 +66,33 @@ class SplitSettings:
 
         For ``time`` this reads the table's time column once.
         """
-        if self.column is not None:
-            check_columns([self.column], table.columns, table.name)
-        borders = np.array(list(accumulate(self.fractions))[:-1])
-        if self.method in ("time", "time-then-random"):
-            cuts = borders if self.method == "time" else borders[:1]
-            by_time = _by_position(table, cuts) if self.column is None else _by_time(table, self.column, cuts)
-            return by_time if self.method == "time" else lambda chunk: self._divide_later(by_time(chunk), chunk)
-        if self.method == "group":
-            return lambda chunk: _draw(_group_hashes(chunk.frame[self.column]), self.seed, borders)
-        return lambda chunk: _draw(_positions(chunk).astype(np.uint64), self.seed, borders)
+        column, borders = self.column, _borders(self.fractions)
+        if column is not None:
+            check_columns([column], table.columns, table.name)
+        if self.method == "random":
+            return lambda chunk: _draw(_positions(chunk).astype(np.uint64), self.seed, borders)
+        if self.method == "group" and column is not None:
+            return _by_group(column, self.seed, borders)
+        cuts = borders if self.method == "time" else borders[:1]
+        by_time = _by_position(table, cuts) if column is None else _by_time(table, column, cuts)
+        return by_time if self.method == "time" else lambda chunk: self._divide_later(by_time(chunk), chunk)
 
     def _divide_later(self, parts: NDArray[np.uint8], chunk: Chunk) -> NDArray[np.uint8]:
         """Rows after training, drawn in the ratio of the other fractions."""
-        train, *others = self.fractions
-        borders = np.array(list(accumulate(others))[:-1]) / (1 - train)
-        drawn = _draw(_positions(chunk).astype(np.uint64), self.seed, borders)
+        _, *others = self.fractions
+        drawn = _draw(_positions(chunk).astype(np.uint64), self.seed, _borders(others))
         return np.where(parts == 0, parts, 1 + drawn).astype(np.uint8)
 
 
-def splitmix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Steele's finaliser: a bijection of 64 bits whose output looks random; multiplication wraps around on purpose."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+def _borders(fractions: Sequence[float]) -> NDArray[np.float64]:
+    """Where one share of the unit interval ends and the next begins; exactly 1 where only empty shares follow."""
+    reached = np.cumsum(fractions)
+    return reached[:-1] / (reached[-1:].sum() or 1.0)
 
 
 def _draw(keys: NDArray[np.uint64], seed: int, borders: NDArray[np.float64]) -> NDArray[np.uint8]:
     salt = splitmix64(np.array([seed % 2**64], np.uint64))
-    uniform = (splitmix64(keys ^ salt) >> np.uint64(11)) * 2.0**-53
+    uniform: NDArray[np.float64] = (splitmix64(keys ^ salt) >> 11) * 2.0**-53
     return np.searchsorted(borders, uniform, side="right").astype(np.uint8)
 
 
@@ -103,14 +100,8 @@ def _positions(chunk: Chunk) -> NDArray[np.int64]:
     return np.arange(chunk.first_row, chunk.first_row + len(chunk.frame))
 
 
-def _group_hashes(series: pl.Series) -> NDArray[np.uint64]:
-    import polars as pl
-
-    texts = text_of_series(series)
-    distinct = texts.unique()
-    table = pl.DataFrame({"text": distinct, "hash": stable_hashes(distinct.to_list())})
-    joined = texts.to_frame("text").join(table, on="text", how="left", maintain_order="left", nulls_equal=True)
-    return joined["hash"].to_numpy()
+def _by_group(column: str, seed: int, borders: NDArray[np.float64]) -> Assign:
+    return lambda chunk: _draw(stable_hashes(text_of_series(chunk.frame[column])), seed, borders)
 
 
 def _by_position(table: Table, borders: NDArray[np.float64]) -> Assign:
@@ -126,14 +117,14 @@ def _by_time(table: Table, column: str, borders: NDArray[np.float64]) -> Assign:
     counts = _time_counts(table, column)
     as_number = counts.schema["time"] == pl.String and counts["time"].cast(pl.Float64, strict=False).is_not_null().all()
     if as_number:
-        counts = counts.with_columns(pl.col("time").cast(pl.Float64)).group_by("time").agg(pl.col("rows").sum())
+        counts = _sum_rows([counts.with_columns(pl.col("time").cast(pl.Float64))])
     counts = counts.sort("time")
     reached = counts["rows"].cum_sum().to_numpy()
     last = [int(np.abs(reached - border * reached[-1]).argmin()) for border in borders]
     cuts = [counts["time"][position] for position in last]
 
     def assign(chunk: Chunk) -> NDArray[np.uint8]:
-        times = chunk.frame[column]
+        times = _times(chunk.frame[column])
         times = times.cast(pl.Float64) if as_number else times
         parts = np.zeros(len(times), np.uint8)
         for cut in cuts:
@@ -143,22 +134,34 @@ def _by_time(table: Table, column: str, borders: NDArray[np.float64]) -> Assign:
     return assign
 
 
-def _time_counts(table: Table, column: str) -> pl.DataFrame:
+def _times(series: pl.Series) -> pl.Series:
     import polars as pl
 
-    counts = pl.DataFrame()
+    if series.dtype.is_float():
+        return series.fill_nan(None)
+    return series.cast(pl.String) if series.dtype in (pl.Categorical, pl.Enum) else series
+
+
+def _time_counts(table: Table, column: str) -> pl.DataFrame:
+    """How many rows each time has; memory grows with the distinct times, not with the rows."""
+    import polars as pl
+
+    parts: list[pl.DataFrame] = []
     for chunk in table.chunks([column]):
-        times = chunk.frame[column]
+        times = _times(chunk.frame[column])
         if times.null_count():
-            place = chunk.where(int(times.is_null().arg_max() or 0))
+            place = chunk.where(times.is_null().arg_true()[0])
             raise DataError(
                 f"Column '{column}' must have a time in every row; it is missing in {place}.",
                 hint="Drop those rows first.",
             )
-        more = (
-            chunk.frame.select(pl.col(column).alias("time")).group_by("time").agg(pl.len().cast(pl.Int64).alias("rows"))
-        )
-        counts = pl.concat([counts, more]).group_by("time").agg(pl.col("rows").sum()) if len(counts) else more
-    if not len(counts):
-        raise DataError(f"{table.name} must have rows; got none.")
-    return counts
+        parts.append(_sum_rows([pl.DataFrame({"time": times}).with_columns(rows=pl.lit(1, pl.Int64))]))
+        if sum(map(len, parts[1:])) > max(len(parts[0]), COMPACT_ROWS):  # seldom, so that the sums cost little
+            parts = [_sum_rows(parts)]
+    return _sum_rows(parts)
+
+
+def _sum_rows(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    import polars as pl
+
+    return pl.concat(parts, how="vertical_relaxed").group_by("time").agg(pl.col("rows").sum())

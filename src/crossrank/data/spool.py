@@ -67,7 +67,7 @@ class Spool:
         schema, parts, labels = self._schema, load(), load()
         codes = [load() for _ in schema.categorical]
         bags = [(load(), load()) for _ in schema.multivalent]
-        coded = CodedRows(len(parts), codes, bags, [load() for _ in schema.numeric])
+        coded = CodedRows(len(parts), codes, bags, load())
         return SpooledChunk(coded, parts, labels, load() if schema.weight else None, load() if schema.group else None)
 
     def _path(self, number: int) -> Path:

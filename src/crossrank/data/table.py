@@ -38,6 +38,7 @@ class Chunk:
         frame: the requested columns. From text every column is a string, and nothing between two separators is null.
         first_row: the position of the first row in the whole table, counted from 0.
         share_done: an estimate of how much of the table is read, from 0 to 1.
+        numbers: each row's number in its source, counted from 1 in the unit.
     """
 
     frame: pl.DataFrame
@@ -61,10 +62,10 @@ class Table:
         skipped: with ``on_error="skip"``, how many rows the last full pass left out, by reason.
     """
 
-    def __init__(self, parts: Sequence[Part], *, name: str | None = None) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
         self.columns = self.parts[0].columns
-        self.name = name or (self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files")
+        self.name = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
         self.skipped: Counter[str] = Counter()
         for part in self.parts:
             if missing := sorted(set(self.columns) ^ set(part.columns)):
@@ -81,7 +82,10 @@ class Table:
             frames.append(chunk.frame)
             if sum(frame.height for frame in frames) >= rows:
                 break
-        return pl.concat(frames).head(rows)
+        try:
+            return pl.concat(frames, how="vertical_relaxed").head(rows)
+        except pl.exceptions.PolarsError as error:
+            raise SchemaError(f"All files must have columns of the same types; {_first_line(error)}.") from None
 
     def chunks(self, columns: Sequence[str] | None = None, *, rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
         """All rows, in chunks that are the same each time.

@@ -14,9 +14,7 @@ One rule in two forms that agree: :func:`text_of_series` for columns and :func:`
 from __future__ import annotations
 
 import datetime
-import hashlib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 EXACT_INTEGERS = 2.0**53  # below this, a double that is whole is the integer it looks like
+WORD = 2**64 - 1
 PANDAS_MISSING = ("NaTType", "NAType")
 
 
@@ -88,12 +87,39 @@ def _text_by_value(series: pl.Series) -> pl.Series:
 def stable_hash(text: str) -> int:
     """64 bits that depend on the text alone: the same in every version, process and machine.
 
+    The UTF-8 bytes are read as little-endian words of eight, the last one filled up with zeros. Starting with the
+    number of bytes, each word w takes the hash h to ``splitmix64(h ^ w)``. Texts of up to eight bytes and equal length
+    never collide, because splitmix64 is a bijection.
+
     >>> stable_hash("a")
-    7463020834230926119
+    7075883509774426401
     """
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    data = text.encode("utf-8", "surrogatepass")
+    value = len(data)
+    for start in range(0, len(data), 8):
+        value = splitmix64(value ^ int.from_bytes(data[start : start + 8], "little"))
+    return value
 
 
-def stable_hashes(texts: Iterable[str | None]) -> NDArray[np.uint64]:
-    """:func:`stable_hash` of each text; 0 for None."""
-    return np.fromiter((0 if text is None else stable_hash(text) for text in texts), np.uint64)
+def stable_hashes(texts: pl.Series) -> NDArray[np.uint64]:
+    """:func:`stable_hash` of each text; of null, as of no bytes at all, 0."""
+    joined = texts.str.join("").item() if len(texts) else ""
+    letters = np.frombuffer(joined.encode("utf-8") + bytes(8), np.uint8)
+    words = np.lib.stride_tricks.sliding_window_view(letters, 8)  # the eight bytes from each place on
+    sizes = texts.str.len_bytes().fill_null(0).to_numpy().astype(np.int64)
+    starts = np.cumsum(sizes) - sizes
+    values = sizes.astype(np.uint64)
+    for done in range(0, int(sizes.max(initial=0)), 8):
+        rows = np.flatnonzero(sizes > done)
+        beyond = np.maximum(8 - (sizes[rows] - done), 0).astype(np.uint64) * np.uint64(8)  # bits of the next text
+        word = words[starts[rows] + done].view("<u8")[:, 0].astype(np.uint64) << beyond >> beyond
+        values[rows] = splitmix64(values[rows] ^ word)
+    return values
+
+
+def splitmix64(value: Any) -> Any:
+    """Steele's mixing function, a bijection of 64 bits, on an array of uint64 or on one number."""
+    mixed = (value + 0x9E3779B97F4A7C15) & WORD
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
+    return mixed ^ (mixed >> 31)

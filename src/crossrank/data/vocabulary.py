@@ -114,11 +114,8 @@ class HashedVocabulary:
 def hashed_ids(texts: pl.Series, hash_size: int) -> pl.Series:
     import polars as pl
 
-    distinct = texts.drop_nulls().unique()
-    hashes = stable_hashes(distinct.to_list()) % np.uint64(hash_size) + np.uint64(FIRST_ID)
-    table = pl.DataFrame({"text": distinct, "id": hashes.astype(np.uint32)})
-    joined = texts.to_frame("text").join(table, on="text", how="left", maintain_order="left")
-    return joined["id"].fill_null(MISSING_ID)
+    ids = (stable_hashes(texts) % np.uint64(hash_size)).astype(np.uint32) + np.uint32(FIRST_ID)
+    return pl.Series(texts.name, np.where(texts.is_null().to_numpy(), np.uint32(MISSING_ID), ids))
 
 
 AnyVocabulary = Vocabulary | HashedVocabulary

@@ -43,6 +43,7 @@ class DatasetWriter:
         self.path, self.schema, self._overwrite = Path(path), schema, overwrite
         self.folder = self.path.with_name(f"{self.path.name}.partial-{os.getpid()}")
         self._lock: IO[bytes] | None = None
+        self._splits: list[str] = []
         self._arrays: dict[str, ArrayWriter] = {}
 
     def __enter__(self) -> DatasetWriter:
@@ -80,7 +81,8 @@ class DatasetWriter:
     def _of_split(self, split: str) -> dict[str, ArrayWriter]:
         """The arrays of a split, begun when its first rows come."""
         kinds = _array_kinds(self.schema)
-        if not (self.folder / split).exists():
+        if split not in self._splits:
+            self._splits.append(split)
             (self.folder / split).mkdir()
             for name, (dtype, row_shape) in kinds.items():
                 array = ArrayWriter(self.folder / split / f"{name}.npy", dtype, row_shape)
@@ -94,17 +96,13 @@ class DatasetWriter:
         with writing(self.path, DataError):
             encoder.save(self.folder / "encoder")
             files = {file.name: checksum(file) for file in sorted((self.folder / "encoder").iterdir())}
+            num_rows = {split: self._arrays[f"{split}/labels.npy"].num_rows for split in self._splits}
             content = {"encoder": files, "arrays": {name: array.finish() for name, array in self._arrays.items()}}
-            num_rows = {
-                split: {"rows": content["arrays"][f"{split}/labels.npy"]["shape"][0]}
-                for split in SPLITS
-                if f"{split}/labels.npy" in content["arrays"]
-            }
             manifest = {
                 "format": FORMAT,
                 "format_version": FORMAT_VERSION,
                 "fingerprint": hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest(),
-                "splits": num_rows,
+                "splits": {split: {"rows": num_rows[split]} for split in SPLITS if split in num_rows},
                 **about,
                 "features": [_describe(encoder, feature.name) for feature in encoder.features],
                 **content,

@@ -39,7 +39,7 @@ class Model(nn.Module, abc.ABC):
 
     def kernels(self) -> Iterator[nn.Parameter]:
         """The weights that the penalty λ Σ ||W||² counts: of cross and deep layers, not tables, gates, biases or output."""
-        exempt = ("embedding.", "linear.", "output.")
+        exempt = ("embedding.", "fields.", "linear.", "output.")
         for name, parameter in self.named_parameters():
             if not name.startswith(exempt) and ".gate." not in name and not name.endswith("bias"):
                 yield parameter

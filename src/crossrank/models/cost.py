@@ -9,13 +9,13 @@ functions are left out, as the literature does.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 from crossrank.models.base import Model
 from crossrank.models.build import build_model
@@ -69,16 +69,13 @@ def model_cost(settings: ModelSettings, features: Sequence[Feature]) -> Cost:
         one, two = _count(model, num_rows=1), _count(model, num_rows=2)
     parameters = Counter[str]()
     for name, parameter in model.named_parameters():
-        parameters[_part(name)] += parameter.numel()
+        parameters[_PART_OF.get(name.split(".")[0], "interaction")] += parameter.numel()
     # The second row's share; what a batch costs once, such as reshaping a kernel, is in both.
     return Cost({part: parameters[part] for part in PARTS}, {part: two[part] - one[part] for part in PARTS})
 
 
 def cost_table(costs: Mapping[str, Cost]) -> str:
-    """Costs by name as a Markdown table: parameters, multiply-adds per row and FLOPs per row, by part.
-
-    Each part stands as ``parameters / multiply-adds``.
-    """
+    """Costs by name as a Markdown table: ``parameters / multiply-adds per row`` of each part, then totals."""
     lines = [["model", *PARTS, "parameters", "without embedding", "FLOPs"]]
     for name, cost in costs.items():
         parts = [f"{cost.parameters[part]:,} / {cost.multiply_adds[part]:,}" for part in PARTS]
@@ -87,43 +84,33 @@ def cost_table(costs: Mapping[str, Cost]) -> str:
     return markdown_table(lines)
 
 
-def markdown_table(lines: Sequence[Sequence[str]], *, left: int = 1) -> str:
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     """Rows of cells, the header first, aligned so that the Markdown also reads well as plain text.
 
     >>> print(markdown_table([["model", "rows"], ["fm", "7"]]))
     | model | rows |
-    | ----- | ---: |
+    | :---- | ---: |
     | fm    |    7 |
     """
-    widths = [max(3, *map(len, column)) for column in zip(*lines, strict=True)]
-    rule = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    aligned = [
-        [
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in lines
-    ]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [aligned[0], rule, *aligned[1:]])
-
-
-def _part(name: str) -> str:
-    return _PART_OF.get(name.split(".")[0], "interaction")
+    names, *columns = [[*column] for column in zip(*lines, strict=True)]
+    width = max(map(len, names))
+    aligned = [[name.ljust(width) for name in [names[0], ":" + "-" * (width - 1), *names[1:]]]]
+    for column in columns:
+        width = max(3, *map(len, column))
+        aligned.append([cell.rjust(width) for cell in [column[0], "-" * (width - 1) + ":", *column[1:]]])
+    return "\n".join("| " + " | ".join(line) + " |" for line in zip(*aligned, strict=True))
 
 
 def _count(model: Model, *, num_rows: int) -> Counter[str]:
     """Multiply-adds of one pass, by part."""
-    counter = _MultiplyAdds()
-    hooks = []
-    for name, module in model.named_modules():
-        if name:
-            hooks.append(module.register_forward_pre_hook(counter.enter(_part(name))))
-            hooks.append(module.register_forward_hook(counter.leave))
-    with counter:
+    with FlopCounterMode(display=False, custom_mapping=_PRODUCTS) as counter:
         model(_shapes(model, num_rows))
-    for hook in hooks:
-        hook.remove()
-    return counter.counts
+    counts = Counter(interaction=counter.get_total_flops() // 2)
+    flops = counter.get_flop_counts()  # by module, each with all that it contains
+    for name in (name for name, _ in model.named_children() if name in _PART_OF):
+        multiply_adds = sum(flops.get(f"{type(model).__name__}.{name}", {}).values()) // 2
+        counts.update({_PART_OF[name]: multiply_adds, "interaction": -multiply_adds})
+    return counts
 
 
 def _shapes(model: Model, num_rows: int) -> Features:
@@ -137,32 +124,17 @@ def _shapes(model: Model, num_rows: int) -> Features:
     )
 
 
+def _elementwise(*_: Any, out_shape: Sequence[int], **__: Any) -> int:
+    return 2 * math.prod(out_shape)
+
+
+def _vector_product(matrix: Sequence[int], *_: Any, **__: Any) -> int:
+    return 2 * math.prod(matrix)
+
+
+# torch counts matrix products only, two FLOPs for each term.
 _ATEN = torch.ops.aten
-_ELEMENTWISE = {_ATEN.mul, _ATEN.addcmul, _ATEN.pow, _ATEN.square}
-_VECTOR_PRODUCTS = {_ATEN.mv, _ATEN.dot}  # as many multiplications as their first operand has elements
-
-
-class _MultiplyAdds(TorchDispatchMode):
-    """Counts multiplications below every module, for the part of the model that is running."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts = Counter[str]()
-        self.running = ["interaction"]
-
-    def enter(self, part: str) -> Callable[..., None]:
-        return lambda *_: self.running.append(part)
-
-    def leave(self, *_: Any) -> None:
-        self.running.pop()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        operation = func.overloadpacket
-        if operation in flop_registry:
-            self.counts[self.running[-1]] += flop_registry[operation](*args, **(kwargs or {}), out_val=result) // 2
-        elif operation in _ELEMENTWISE:
-            self.counts[self.running[-1]] += result.numel()
-        elif operation in _VECTOR_PRODUCTS:
-            self.counts[self.running[-1]] += args[0].numel()
-        return result
+_PRODUCTS: dict[Any, Any] = {
+    **dict.fromkeys((_ATEN.mul, _ATEN.addcmul, _ATEN.pow, _ATEN.square), _elementwise),
+    **dict.fromkeys((_ATEN.mv, _ATEN.dot), _vector_product),
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from crossrank.nn.checks import check_count, check_rank, check_width
 from crossrank.nn.linear import Linear, he_normal_
 
 Gate = Literal["softmax", "sigmoid", "constant"]
-GATES = ("softmax", "sigmoid", "constant")
+GATES: tuple[str, ...] = get_args(Gate)
 
 
 class _CrossLayer(nn.Module):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +15,17 @@ from torch import Tensor, nn
 from crossrank.errors import ConfigError, ShapeError
 from crossrank.nn.checks import check_count, check_dropout
 from crossrank.nn.features import Bag, Features
+
+
+class Lookup(NamedTuple):
+    """What one forward pass took from a table, with the gradient that comes back to it.
+
+    Shape: rows (N,), of the table with this number; vectors (N, width), a leaf of the graph.
+    """
+
+    table: int
+    rows: Tensor
+    vectors: Tensor
 
 
 class FeatureEmbedding(nn.Module):
@@ -32,7 +46,8 @@ class FeatureEmbedding(nn.Module):
     kind in the order given. One lookup serves all features of a width, so equal widths are the fastest.
 
     Shape: categorical (B, F), one bag for each multivalent feature, numeric (B, M) -> (B, output_dim).
-    Cost: no multiplications; Σ v_i e_i parameters. The gradient is as large as the tables.
+    Cost: no multiplications; Σ v_i e_i parameters. The gradient is as large as the tables, unless ``lookups`` is a
+    list: then each forward pass that is to be trained appends the rows it took, and the gradient stays with them.
     Limits: no embedded features, the numbers alone; a bag of one value, its vector; an empty bag, the zero vector.
     Ids are not compared with vocab_sizes, which would stall a GPU: one that is too large reads a neighbour's vector.
 
@@ -78,6 +93,7 @@ class FeatureEmbedding(nn.Module):
         self.num_rows = sum(vocab_sizes)
         self.output_dim = sum(embedding_dims) + num_numeric
         self._groups = _plan(self.vocab_sizes, self.embedding_dims, self.num_single)
+        self.lookups: list[Lookup] | None = None
         self._register_offsets()
         self.weight = nn.Parameter(torch.empty(sum(group.num_weights for group in self._groups)))
         self.reset_parameters()
@@ -93,7 +109,7 @@ class FeatureEmbedding(nn.Module):
 
     def reset_parameters(self) -> None:
         """N(0, 1 / e_i) for each table, as TensorFlow's embedding columns do."""
-        for group, table in zip(self._groups, self._tables(), strict=True):
+        for group, table in zip(self._groups, self.tables, strict=True):
             nn.init.normal_(table.detach(), std=group.width**-0.5)
 
     def forward(self, features: Features) -> Tensor:
@@ -103,10 +119,21 @@ class FeatureEmbedding(nn.Module):
         ids = ids + self.row_offsets  # (B, F), from here on rows of a group's table
         counts = [len(group.single) for group in self._groups]
         pieces: dict[int, Tensor] = {}
-        for group, table, rows in zip(self._groups, self._tables(), _split(ids, counts, dim=1), strict=True):
-            pieces |= group.embed(table, rows, [bags[i - self.num_single] for i in group.bags])
+        # The tables are split off once: each further split would return a gradient as large as all of them.
+        groups = zip(self._groups, self.tables, _split(ids, counts, dim=1), strict=True)
+        for number, (group, table, rows) in enumerate(groups):
+            look_up = functools.partial(self._look_up, number, table)
+            pieces |= group.embed(look_up, rows, [bags[i - self.num_single] for i in group.bags])
         embedded = [F.dropout(pieces[i], self.dropout, self.training) for i in sorted(pieces)]
         return torch.cat([*embedded, numeric.to(self.weight.dtype)], dim=1)  # (B, output_dim)
+
+    def _look_up(self, number: int, table: Tensor, rows: Tensor) -> Tensor:
+        """Rows of a group's table: (N,) -> (N, width)."""
+        if self.lookups is None or not torch.is_grad_enabled():
+            return F.embedding(rows, table)
+        vectors = F.embedding(rows, table.detach()).requires_grad_()
+        self.lookups.append(Lookup(number, rows, vectors))
+        return vectors
 
     def table(self, i: int) -> Tensor:
         """The vectors of feature i, a view into ``weight``.
@@ -118,8 +145,9 @@ class FeatureEmbedding(nn.Module):
         start = group.start + group.first_rows[i] * width
         return self.weight.narrow(0, start, size * width).view(size, width)
 
-    def _tables(self) -> list[Tensor]:
-        """One (rows, width) table for each group."""
+    @property
+    def tables(self) -> list[Tensor]:
+        """One (rows, width) table for each distinct width, views into ``weight``."""
         parts = _split(self.weight, [group.num_weights for group in self._groups])
         return [part.view(-1, group.width) for part, group in zip(parts, self._groups, strict=True)]
 
@@ -156,46 +184,46 @@ class _Group:
     num_weights: int
     single: tuple[int, ...]  # the numbers of the single-valued features, which are also their columns
     bags: tuple[int, ...]  # the numbers of the multivalent features
+    runs: dict[int, int]  # single-valued features side by side in x0: the first one's number, and their joint width
 
-    def embed(self, table: Tensor, ids: Tensor, bags: Sequence[Bag]) -> dict[int, Tensor]:
+    def embed(self, look_up: Callable[[Tensor], Tensor], ids: Tensor, bags: Sequence[Bag]) -> dict[int, Tensor]:
         """The pieces of x0 that this group fills, each under the number of its first feature.
 
-        Shape: table (rows, width), ids (B, number of single-valued features) -> each piece (B, its width).
+        Shape: ids (B, number of single-valued features) -> each piece (B, its width).
         """
         values = [bag.ids.long() + self.first_rows[i] for i, bag in zip(self.bags, bags, strict=True)]
         # One lookup for all: each further one would cost a gradient as large as the whole table.
         rows = torch.cat([ids.flatten(), *values]) if values else ids.flatten()
-        vectors, *bagged = _split(F.embedding(rows, table), [ids.numel(), *(ids.shape[0] for ids in values)])
-        pieces = {i: _mean(rows, bag.offsets) for i, rows, bag in zip(self.bags, bagged, bags, strict=True)}
-        if self.single:
-            runs = self._runs()
-            wide = vectors.view(ids.shape[0], sum(runs.values()))  # (B, number of single-valued features · width)
-            pieces |= zip(runs, _split(wide, list(runs.values()), dim=1), strict=True)
-        return pieces
-
-    def _runs(self) -> dict[int, int]:
-        """Features side by side in x0 stay in one piece: the first one's number, and the piece's width."""
-        runs: dict[int, int] = {}
-        for i in self.single:
-            if i - 1 not in self.single:
-                first = i
-            runs[first] = runs.get(first, 0) + self.width
-        return runs
+        single, *bagged = _split(look_up(rows), [ids.numel(), *(value.shape[0] for value in values)])
+        wide = single.view(ids.shape[0], sum(self.runs.values()))  # (B, number of single-valued features · width)
+        pieces = dict(zip(self.runs, _split(wide, list(self.runs.values()), dim=1), strict=True))
+        means = {i: _mean(vectors, bag.offsets) for i, vectors, bag in zip(self.bags, bagged, bags, strict=True)}
+        return pieces | means
 
 
 def _plan(vocab_sizes: Sequence[int], embedding_dims: Sequence[int], num_single: int) -> list[_Group]:
     """Group the features by width, in the order in which the widths first appear."""
     groups: list[_Group] = []
+    start = 0
     for width in dict.fromkeys(embedding_dims):
         members = [i for i, dim in enumerate(embedding_dims) if dim == width]
-        first_rows, num_rows = {}, 0
-        for i in members:
-            first_rows[i] = num_rows
-            num_rows += vocab_sizes[i]
+        *first_rows, num_rows = accumulate((vocab_sizes[i] for i in members), initial=0)
         single, bags = (tuple(i for i in members if (i < num_single) is kind) for kind in (True, False))
-        start = groups[-1].start + groups[-1].num_weights if groups else 0
-        groups.append(_Group(width, start, first_rows, num_rows * width, single, bags))
+        rows = dict(zip(members, first_rows, strict=True))
+        groups.append(_Group(width, start, rows, num_rows * width, single, bags, _runs(single, width)))
+        start += num_rows * width
     return groups
+
+
+def _runs(single: Sequence[int], width: int) -> dict[int, int]:
+    """Neighbours joined into one piece: the first one's number, and the piece's width."""
+    runs: dict[int, int] = {}
+    first = previous = -2
+    for i in single:
+        first = first if i == previous + 1 else i
+        runs[first] = runs.get(first, 0) + width
+        previous = i
+    return runs
 
 
 def _split(x: Tensor, sizes: list[int], dim: int = 0) -> tuple[Tensor, ...]:

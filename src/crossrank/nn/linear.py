@@ -12,7 +12,7 @@ def he_normal_(kernel: Tensor) -> None:
 
     Shape: kernel (..., fan_in). A stack of matrices is filled as if each stood alone.
     """
-    nn.init.normal_(kernel, std=math.sqrt(2 / kernel.shape[-1]))
+    nn.init.normal_(kernel, std=math.sqrt(2 / max(kernel.shape[-1], 1)))
 
 
 class Linear(nn.Linear):

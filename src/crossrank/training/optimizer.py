@@ -9,6 +9,9 @@
 
 The average's decay d_t starts small, as in TensorFlow's moving average that the paper used: otherwise a run of a few
 thousand steps would be judged by its initial weights.
+
+Embedding tables are updated in one of two ways. ``dense`` is the textbook, every row at every step. ``lazy`` touches
+the rows of the batch alone (:mod:`crossrank.training.lazy`), so that a step costs the same for any vocabulary.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from crossrank.nn import FeatureEmbedding
+from crossrank.training.lazy import BETAS, EPSILON, collect, decay_at, lazy_tables
 from crossrank.training.settings import TrainingSettings
 
 
@@ -27,64 +32,86 @@ class Optimizer:
 
     Args:
         model: whose parameters are trained, in place.
-        settings: learning rate, clip and average.
+        settings: learning rate, clip, average, and how tables are updated.
     """
 
     def __init__(self, model: nn.Module, settings: TrainingSettings) -> None:
-        self.settings = settings
-        self.names = [name for name, _ in model.named_parameters()]
-        self.parameters = [parameter for _, parameter in model.named_parameters()]
-        self.adam = torch.optim.Adam(self.parameters, lr=settings.learning_rate, fused=True)
-        self.averages = [p.detach().clone() for p in self.parameters] if settings.average_decay else []
+        self.settings, self.decay = settings, settings.average_decay
+        embeddings = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
+        lazy = embeddings if settings.tables == "lazy" else []
+        self.lazy = {embedding: lazy_tables(embedding, decay=self.decay) for embedding in lazy}
+        tables = {id(embedding.weight) for embedding in lazy}
+        self.dense = {name: p for name, p in model.named_parameters() if id(p) not in tables}
+        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.parameters = list(self.dense.values())
+        self.adam = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
+        self.averages = [p.detach().clone() for p in self.parameters] if self.decay else []
         self.steps = 0
 
     def step(self, loss: Tensor) -> None:
         """Move the weights once against the gradient of the loss."""
         self.adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        touched = [part for embedding, tables in self.lazy.items() for part in collect(embedding, tables)]
+        gradients = [p.grad for p in self.parameters if p.grad is not None] + [part.gradient for part in touched]
         if self.settings.clip_norm:
-            nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm)
+            norm = nn.utils.get_total_norm(gradients)
+            torch._foreach_mul_(gradients, (self.settings.clip_norm / (norm + 1e-6)).clamp(max=1.0))
         self.adam.step()
         self.steps += 1
+        for part in touched:
+            part.table.update(part.rows, part.gradient, step=self.steps, learning_rate=self.settings.learning_rate)
         if self.averages:
-            decay = min(self.settings.average_decay, (1 + self.steps) / (10 + self.steps))
             weights = [parameter.detach() for parameter in self.parameters]
-            torch._foreach_lerp_(self.averages, weights, 1 - decay)
+            torch._foreach_lerp_(self.averages, weights, 1 - decay_at(self.steps, self.decay))
 
     @contextlib.contextmanager
     def using(self, *, averaged: bool) -> Iterator[None]:
         """Inside, the model has its averaged or its raw weights, and any change to them is undone at the end."""
-        raw = [parameter.detach().clone() for parameter in self.parameters]
-        if averaged and self.averages:
-            self._set(self.averages)
+        weights = [*self.parameters, *(table.weight for tables in self.lazy.values() for table in tables)]
+        raw = [weight.detach().clone() for weight in weights]
+        if averaged and self.decay:
+            caught_up = [table.catch_up(self.steps) for tables in self.lazy.values() for table in tables]
+            _set(weights, [*self.averages, *caught_up])
         try:
             yield
         finally:
-            self._set(raw)
-
-    @torch.no_grad()
-    def _set(self, values: list[Tensor]) -> None:
-        for parameter, value in zip(self.parameters, values, strict=True):
-            parameter.copy_(value)
+            _set(weights, raw)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed training needs, as named tensors."""
         state = {"steps": torch.tensor(self.steps)}
-        for i, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
+        for i, (name, parameter) in enumerate(self.dense.items()):
             state[f"weight.{name}"] = parameter.detach()
             for key, value in self.adam.state[parameter].items():
                 state[f"{key}.{name}"] = value
             if self.averages:
                 state[f"average.{name}"] = self.averages[i]
+        for embedding, tables in self.lazy.items():
+            for number, table in enumerate(tables):
+                name = f"{self.names[id(embedding.weight)]}.{number}"
+                state |= {f"rows.{name}": table.weight, f"state.{name}": table.state, f"last.{name}": table.last}
         return state
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take back what :meth:`state` gave."""
         self.steps = int(state["steps"])
-        for i, (name, parameter) in enumerate(zip(self.names, self.parameters, strict=True)):
+        for i, (name, parameter) in enumerate(self.dense.items()):
             parameter.copy_(state[f"weight.{name}"])
             keys = ("step", "exp_avg", "exp_avg_sq")
             self.adam.state[parameter] = {k: state[f"{k}.{name}"].clone() for k in keys if f"{k}.{name}" in state}
             if self.averages:
                 self.averages[i].copy_(state[f"average.{name}"])
+        for embedding, tables in self.lazy.items():
+            for number, table in enumerate(tables):
+                name = f"{self.names[id(embedding.weight)]}.{number}"
+                table.weight.copy_(state[f"rows.{name}"])
+                table.state.copy_(state[f"state.{name}"])
+                table.last.copy_(state[f"last.{name}"])
+
+
+@torch.no_grad()
+def _set(weights: list[Tensor], values: list[Tensor]) -> None:
+    for weight, value in zip(weights, values, strict=True):
+        weight.copy_(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from crossrank.config import parse, setting, to_dict
 from crossrank.data.splits import SplitSettings
@@ -19,6 +19,12 @@ class TrainingSettings:
     learning_rate: float = setting(1e-3, "Adam's learning rate")
     clip_norm: float = setting(10.0, "scale the gradient down to this norm when it is longer; 0 for never")
     average_decay: float = setting(0.9999, "decay of the moving average of the weights, used and saved; 0 for none")
+    tables: Literal["dense", "lazy"] = setting(
+        "lazy", "Adam and average of embedding rows: every row at every step (dense), or those of the batch (lazy)"
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "of matrix products; weights and sums stay float32. auto: bfloat16 where the processor has it and it pays"
+    )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     epochs: int = setting(10, "passes over the training rows, at most")
     max_steps: int | None = setting(None, "steps, at most; left out, only epochs count")

@@ -25,6 +25,21 @@ from crossrank.training.settings import TrainingSettings
 CRITERIA = {"binary": "logloss", "real": "rmse"}
 
 
+BFLOAT16_PAYS = 256  # narrower products are dominated by the conversions
+
+
+def uses_bfloat16(precision: str, input_dim: int) -> bool:
+    """Whether matrix products are to be made in bfloat16."""
+    if precision == "auto":
+        return input_dim >= BFLOAT16_PAYS and torch.backends.mkldnn.is_available() and has_bfloat16()
+    return precision == "bfloat16"
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 matrices itself."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 class Trainer:
     """Trains a model on a dataset, step by step, keeping the weights that did best on the validation rows.
 
@@ -44,6 +59,7 @@ class Trainer:
         self.criterion = CRITERIA[self.label_kind]
         self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in model.layout.embedded}
         self.optimizer = Optimizer(model, settings)
+        self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim)
         self.position = Position()
         self.best: dict[str, Tensor] = {}
         self.journal = folder / "metrics.jsonl"
@@ -95,7 +111,9 @@ class Trainer:
 
     def _step(self, batch: Batch) -> Tensor:
         """One step; returns the loss on the data times the number of rows."""
-        loss = data_loss(self.model(batch.features), batch.labels, batch.weights, label_kind=self.label_kind)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
+            logits = self.model(batch.features).float()
+        loss = data_loss(logits, batch.labels, batch.weights, label_kind=self.label_kind)
         self.optimizer.step(loss + penalty(self.model, self.settings.l2))
         return loss.detach() * len(batch)
 

@@ -1,7 +1,7 @@
 """Known public sets: how each is opened, what its columns mean and how published work divides it.
 
-Each module has ``open_set(path)``, ``schema()`` and ``SPLIT``; it is imported when it is first asked for, because reading
-tables needs polars.
+Each module has ``open_set(path)``, ``schema()`` and ``SPLIT``. It is imported when it is first asked for, because
+reading tables needs polars.
 """
 
 from __future__ import annotations

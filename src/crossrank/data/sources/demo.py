@@ -166,7 +166,8 @@ def _vectors(name: str, effect: tuple[str, ...], drawn: npt.NDArray[Any], rank: 
     """What a column brings into an effect: factors, their mean over the tags, or a number. Shape: (N, R) or (N, 1)."""
     if name in NUMBERS:
         mean, deviation = NUMBERS[name]
-        return np.nan_to_num((np.log1p(drawn) - mean) / deviation)[:, None]
+        scaled: Floats = np.nan_to_num((np.log1p(drawn) - mean) / deviation)
+        return scaled[:, None]
     table = factors("/".join((*effect, name)), _weights(name), rank=rank)
     vectors: Floats = np.vstack([table, np.zeros(rank)])[drawn]  # the last id is the missing value, and adds nothing
     if name == "tags":

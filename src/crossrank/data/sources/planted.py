@@ -12,20 +12,15 @@ fewer columns), and ``strength`` is the standard deviation of f.
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from crossrank.data.splits import splitmix64
+
 Floats: TypeAlias = npt.NDArray[np.float64]
-
-
-def splitmix64(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of the splitmix64 generator: a bijection of 64-bit integers that looks random."""
-    mixed = keys + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def hashed(name: str, size: int) -> npt.NDArray[np.uint64]:
@@ -42,8 +37,8 @@ def effects(name: str, size: int) -> Floats:
     >>> bool(abs(effects("user", 10_000).std() - 1) < 0.02)
     True
     """
-    uniform: Floats = (hashed(name, size) >> np.uint64(11)) * 2.0**-53  # from 0 to 1
-    return (uniform - 0.5) * np.sqrt(12)
+    uniform = (hashed(name, size) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # from 0 to 1
+    return (uniform - 0.5) * math.sqrt(12)
 
 
 def factors(name: str, weights: Floats, *, rank: int) -> Floats:

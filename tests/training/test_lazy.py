@@ -1,0 +1,147 @@
+"""Lazy updates against a loop over every row and every step, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from crossrank.nn import Bag, FeatureEmbedding, Features
+from crossrank.training import TrainingSettings
+from crossrank.training.lazy import LazyTable, decay_product
+from crossrank.training.optimizer import Optimizer
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.sampled_from([0.3, 0.9, 0.95, 0.9999]))
+@settings(deadline=None, max_examples=60)
+def test_the_closed_product_of_decays_equals_multiplying_them(start, length, decay) -> None:
+    stop = start + length
+    expected = math.prod(min(decay, (1 + k) / (10 + k)) for k in range(start + 1, stop + 1))
+    assert decay_product(torch.tensor([start]), stop, decay).item() == pytest.approx(expected, rel=1e-12)
+
+
+@given(st.lists(st.integers(0, 6), min_size=0, max_size=30))
+@settings(deadline=None, max_examples=40)
+def test_equal_rows_are_summed(rows) -> None:
+    table = LazyTable(torch.zeros(7, 2, dtype=torch.float64), decay=0.0)
+    gradient = torch.arange(2.0 * len(rows), dtype=torch.float64).reshape(-1, 2)
+    touched = table.touched(torch.tensor(rows, dtype=torch.int64), gradient)
+    assert sorted(touched.rows.tolist()) == sorted(set(rows))
+    for row, total in zip(touched.rows.tolist(), touched.gradient, strict=True):
+        expected = sum((gradient[i] for i, r in enumerate(rows) if r == row), torch.zeros(2, dtype=torch.float64))
+        torch.testing.assert_close(total, expected)
+
+
+class Tiny(nn.Module):
+    """Embeddings of two widths with a bag, and one dense weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = FeatureEmbedding([6, 9, 5], [2, 3, 2], num_multivalent=1, num_numeric=1)
+        self.weight = nn.Parameter(torch.randn(8))
+        self.double()
+
+    def forward(self, features: Features) -> torch.Tensor:
+        return (self.embedding(features) * self.weight).sum(dim=1)
+
+
+def batches(count: int) -> list[tuple[Features, torch.Tensor]]:
+    made, generator = [], np.random.default_rng(1)
+    for _ in range(count):
+        ids = torch.from_numpy(generator.integers(0, [6, 9], size=(4, 2)))
+        bag = Bag(torch.from_numpy(generator.integers(0, 5, 5)), torch.tensor([0, 2, 2, 4, 5]))
+        numbers = torch.from_numpy(generator.normal(size=(4, 1)))
+        made.append((Features(ids, numbers, (bag,)), torch.from_numpy(generator.normal(size=4) * 30)))
+    return made
+
+
+def by_loops(steps, *, lr: float, clip: float, decay: float) -> tuple[dict, dict]:
+    """Every row at every step: Adam where its gradient is not all absent, the average everywhere."""
+    model = Tiny()
+    tables = [model.embedding.table(i).detach().numpy().copy() for i in range(3)]
+    dense = model.weight.detach().numpy().copy()
+    rows = {(i, r): table[r].copy() for i, table in enumerate(tables) for r in range(len(table))}
+    weights = {**rows, "dense": dense}
+    mean = {key: np.zeros_like(value) for key, value in weights.items()}
+    square, average = {k: v.copy() for k, v in mean.items()}, {k: v.copy() for k, v in weights.items()}
+    for t, (features, target) in enumerate(batches(steps), start=1):
+        gradient: dict = {"dense": np.zeros(8)}
+        ids, numbers, bag = features.categorical.numpy(), features.numeric.numpy(), features.bags[0]
+        for b in range(4):
+            inside = bag.ids[bag.offsets[b] : bag.offsets[b + 1]].tolist()
+            members = [((0, ids[b, 0]), 0, 2, 1.0), ((1, ids[b, 1]), 2, 5, 1.0)]
+            members += [((2, r), 5, 7, 1 / len(inside)) for r in inside]
+            x0 = np.zeros(8)
+            x0[7] = numbers[b, 0]
+            for key, start, stop, share in members:
+                x0[start:stop] += share * weights[key]
+            error = 2 * (x0 @ weights["dense"] - target[b].item()) / 4
+            gradient["dense"] += error * x0
+            for key, start, stop, share in members:
+                gradient[key] = gradient.get(key, 0) + error * share * weights["dense"][start:stop]
+        norm = math.sqrt(sum((g**2).sum() for g in gradient.values()))
+        scale = min(1.0, clip / (norm + 1e-6))
+        for key, g in gradient.items():
+            mean[key] = 0.9 * mean[key] + 0.1 * scale * g
+            square[key] = 0.999 * square[key] + 0.001 * (scale * g) ** 2
+            spread = np.sqrt(square[key] / (1 - 0.999**t)) + 1e-8
+            weights[key] = weights[key] - lr * mean[key] / (1 - 0.9**t) / spread
+        d = min(decay, (1 + t) / (10 + t))
+        for key in weights:
+            average[key] = d * average[key] + (1 - d) * weights[key]
+    return weights, average
+
+
+@pytest.mark.parametrize("decay", [0.9999, 0.6])
+def test_lazy_training_equals_the_loop_over_rows_and_steps(decay) -> None:
+    model = Tiny()
+    optimizer = Optimizer(
+        model, TrainingSettings(tables="lazy", learning_rate=0.05, clip_norm=10.0, average_decay=decay)
+    )
+    for features, target in batches(40):
+        optimizer.step((model(features) - target).square().mean())
+    weights, average = by_loops(40, lr=0.05, clip=10.0, decay=decay)
+    for expected, averaged in ((weights, False), (average, True)):
+        with optimizer.using(averaged=averaged):
+            np.testing.assert_allclose(model.weight.detach(), expected["dense"], rtol=0, atol=1e-12)
+            for i in range(3):
+                for row, vector in enumerate(model.embedding.table(i).detach().numpy()):
+                    np.testing.assert_allclose(vector, expected[i, row], rtol=0, atol=1e-12)
+
+
+def test_reading_the_average_in_between_changes_nothing() -> None:
+    ends = []
+    for looks in (False, True):
+        model = Tiny()
+        optimizer = Optimizer(model, TrainingSettings(tables="lazy", learning_rate=0.05))
+        for features, target in batches(10):
+            optimizer.step((model(features) - target).square().mean())
+            if looks:
+                with optimizer.using(averaged=True):
+                    pass
+        with optimizer.using(averaged=True):
+            ends.append(model.embedding.weight.detach().clone())
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+
+
+def test_where_every_row_is_touched_lazy_is_dense() -> None:
+    ends = []
+    for tables in ("lazy", "dense"):
+        model = Tiny()
+        optimizer = Optimizer(model, TrainingSettings(tables=tables, learning_rate=0.05))
+        every = Features(
+            torch.stack([torch.arange(9) % 6, torch.arange(9)], dim=1),
+            torch.ones(9, 1, dtype=torch.float64),
+            (Bag(torch.arange(9) % 5, torch.arange(10)),),
+        )
+        for _ in range(30):
+            optimizer.step((model(every) - 5).square().mean())
+        with optimizer.using(averaged=True):
+            ends.append(model.embedding.weight.detach().clone())
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
