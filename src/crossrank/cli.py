@@ -25,6 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+data_commands = typer.Typer(help="Look into tables and datasets, and make large ones.", no_args_is_help=True)
+app.add_typer(data_commands, name="data")
 out, talk = Console(), Console(stderr=True)
 
 OnError = Literal["raise", "skip"]
@@ -221,6 +223,57 @@ def explain(
         name = f"{pair['left']} × {pair['right']}"
         table.add_row(name, str(pair["layer"]), f"{pair['strength']:.4f}", f"{pair['norm']:.3f}")
     out.print(table)
+
+
+@data_commands.command("describe", epilog="Example: crossrank data describe clicks.csv --min-count 5")
+def data_describe(
+    source: Annotated[Path, typer.Argument(help="A table (csv, tsv, parquet) or a dataset.")],
+    schema: SchemaFile = None,
+    label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    min_count: Annotated[int, typer.Option(help="Tell the share of values seen less often than this.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show what is in a table: values, missing and rare shares, what each column knows of the label, and warnings."""
+    from crossrank.data.describe import describe
+    from crossrank.schema import Schema
+
+    told = describe(source, schema=Schema.load(schema) if schema else None, label=label, min_count=min_count)
+    if as_json:
+        print(json.dumps(told.to_dict()))
+        return
+    title = f"{told.name}: {told.rows:,} rows, mean of '{told.label}' {told.label_rate:.4f}"
+    table = _table("column", "kind", "values", "missing", f"seen < {min_count}", "signal", "most frequent", title=title)
+    for column in told.columns:
+        top = ", ".join(f"{value} {share:.0%}" if share else value for value, share in column.top)
+        distinct = "" if column.distinct is None else f"{column.distinct:,}"
+        signal = "" if column.signal is None else f"{column.signal:.3f}"
+        table.add_row(column.name, column.kind, distinct, f"{column.missing:.1%}", f"{column.rare:.1%}", signal, top)
+    out.print(table)
+    for warning in told.warnings:
+        _say(f"warning: {warning}")
+
+
+@app.command(epilog="Example: crossrank cost data/clicks --config mix.toml")
+def cost(
+    dataset: Annotated[Path | None, typer.Argument(help="A dataset; left out, the paper's Criteo features.")] = None,
+    config: ConfigFile = None,
+    sets: Sets = None,
+    paper: Annotated[bool, typer.Option(help="The ten models of the paper's main table, beside its numbers.")] = False,
+) -> None:
+    """Count a model's parameters and multiply-adds per row."""
+    from crossrank.config import load_toml, override
+    from crossrank.data import EncodedDataset
+    from crossrank.models import parse_model_settings
+    from crossrank.models.cost import cost_table, model_cost
+    from crossrank.models.paper_settings import CRITEO
+
+    if paper:
+        out.print(CRITEO.table(), markup=False, highlight=False)
+        return
+    values = override(load_toml(config) if config else {}, sets or [])
+    settings = parse_model_settings(values.get("model", {}))
+    features = EncodedDataset.open(dataset).features if dataset else CRITEO.features
+    out.print(cost_table({settings.name: model_cost(settings, features)}), markup=False, highlight=False)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.errors import DataError
+from crossrank.errors import DataError, ShapeError
 
 HEADER_BYTES = 128
 
@@ -41,8 +41,12 @@ class ArrayWriter:
         self._file.write(header(dtype, (0, *row_shape)))
 
     def append(self, rows: NDArray[np.generic]) -> None:
-        """Rows of the array's own type and shape."""
-        data = _bytes(np.ascontiguousarray(rows, np.dtype(self._dtype)))
+        """Add rows, which must have the array's type and shape."""
+        if rows.dtype != np.dtype(self._dtype) or rows.shape[1:] != self._row_shape:
+            raise ShapeError(
+                f"Rows of {self._dtype} and shape {self._row_shape} belong here; got {rows.dtype} {rows.shape[1:]}."
+            )
+        data = _bytes(np.ascontiguousarray(rows))
         self._file.write(data)
         self._hash.update(data)
         self.num_rows += len(rows)

@@ -109,6 +109,8 @@ class DelimitedFile:
         """The records of a block, their lines and their size in bytes; None where anything is unusual."""
         if b"\0" in block or block.startswith(MISREAD):
             return None
+        if b"\r" in block and block.count(b"\r") != block.count(b"\r\n"):
+            return None
         raw = np.frombuffer(block, np.uint8)
         separators = raw == ord(self.separator)
         lines: Sequence[int] = range(line, line + len(ends))
@@ -192,12 +194,9 @@ def _quotes_are_clean(raw: Bytes, separator: int) -> bool:
 
 
 def _lines_are_even(raw: Bytes, ends: Places, separators: Places, expected: int) -> bool:
-    """Whether no line is empty, each has the expected number of separators, and CR stands only before LF."""
+    """Whether no line is empty and each has the expected number of separators."""
     starts = np.append(0, ends[:-1] + 1)
     if np.isin(raw[starts], (LF, CR)).any() or len(separators) != expected * len(ends):
         return False
     grid = separators.reshape(len(ends), expected)
-    if expected and not ((grid[:, 0] >= starts).all() and (grid[:, -1] < ends).all()):
-        return False
-    returns = np.flatnonzero(raw == CR)
-    return bool((raw[returns + 1] == LF).all())
+    return expected == 0 or bool((grid[:, 0] >= starts).all() and (grid[:, -1] < ends).all())

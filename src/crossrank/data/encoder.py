@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
+from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of
 from crossrank.data.scaling import NumericStatistics, Scaling, log_shifts, take_logs
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
 from crossrank.errors import DataError, SchemaError, did_you_mean, listing
-from crossrank.schema import Feature, Numeric, Schema
+from crossrank.schema import Categorical, Feature, Numeric, Schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -132,24 +133,17 @@ class Encoder:
             DataError: for a number that cannot be read.
         """
         check_columns(self.schema.names, frame.columns, "the data frame")
-        ids = self._look_up([text_of_series(frame[column.name]) for column in self.schema.categorical])
+
+        def look_up(column: Categorical) -> Ids:
+            return self.vocabularies[column.name].ids(text_of_series(frame[column.name]))
+
+        ids = for_each(self.schema.categorical, look_up, num_rows=len(frame))
         bags = []
         for column in self.schema.multivalent:
             pieces, offsets = pieces_of_series(frame[column.name], column.separator)
-            bags.append((self._look_up([pieces])[0], offsets))
+            bags.append((self.vocabularies[column.name].ids(pieces), offsets))
         numbers = numbers_of_frame(frame, self._numeric_names, where)
         return EncodedRows(side_by_side(ids, len(frame)), self._scale(numbers), tuple(bags))
-
-    @cached_property
-    def _queries(self) -> dict[str, pl.Expr]:
-        return {name: vocabulary.ids(name) for name, vocabulary in self.vocabularies.items()}
-
-    def _look_up(self, texts: Sequence[pl.Series]) -> list[Ids]:
-        """The ids of columns of texts; polars works on all columns at once."""
-        import polars as pl
-
-        ids = pl.DataFrame(texts).select([self._queries[column.name] for column in texts])
-        return [column.to_numpy(writable=True) for column in ids.get_columns()]
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> EncodedRows:
         """Encode rows given as dictionaries, without polars; the same numbers as :meth:`encode`.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from crossrank.data.cells import pieces_of_series
 from crossrank.data.encoder import Encoder, side_by_side
 from crossrank.data.numbers import Doubles, Where, numbers_of_frame
+from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Ids, NumpyBag
 from crossrank.data.scaling import Moments, log_shifts, take_logs
 from crossrank.data.text import text_of_series
@@ -71,15 +72,15 @@ class EncoderBuilder:
 
     def add(self, frame: pl.DataFrame, training: NDArray[np.bool_] | None, where: Where) -> CodedRows:
         """Learn from the training rows of a chunk (all if None), and code all of its rows."""
-        import polars as pl
-
         rows = None if training is None else np.flatnonzero(training)
-        names = [column.name for column in self.schema.categorical]
-        texts = pl.DataFrame([text_of_series(frame[name]).alias(name) for name in names])
-        coded = texts.select([self._counters[name].codes(name) for name in names])
-        codes = [series.to_numpy() for series in coded.get_columns()]
-        for name, codes_of_column in zip(names, codes, strict=True):
-            self._counters[name].count(codes_of_column if rows is None else codes_of_column[rows])
+
+        def code(column: Categorical) -> Ids:
+            counter = self._counters[column.name]
+            codes = counter.code(text_of_series(frame[column.name]))
+            counter.count(codes if rows is None else codes[rows])
+            return codes
+
+        codes = for_each(self.schema.categorical, code, num_rows=len(frame))
         bags = [self._add_bags(frame, column, training) for column in self.schema.multivalent]
         numbers = numbers_of_frame(frame, [column.name for column in self.schema.numeric], where)
         logged = take_logs(numbers, log_shifts(self.schema.numeric))
@@ -89,7 +90,7 @@ class EncoderBuilder:
     def _add_bags(self, frame: pl.DataFrame, column: Multivalent, training: NDArray[np.bool_] | None) -> NumpyBag:
         pieces, offsets = pieces_of_series(frame[column.name], column.separator)
         counter = self._counters[column.name]
-        codes = pieces.to_frame("pieces").select(counter.codes("pieces"))["pieces"].to_numpy()
+        codes = counter.code(pieces)
         counter.count(codes if training is None else codes[np.repeat(training, np.diff(offsets))])
         return codes, offsets
 
@@ -121,10 +122,8 @@ class _ValueCounter:
         self._alive = pl.Series([""], dtype=self._type)  # polars forgets a dictionary that nothing uses any more
         self._counts = np.zeros(1, np.int64)
 
-    def codes(self, name: str) -> pl.Expr:
-        import polars as pl
-
-        return pl.col(name).cast(self._type).to_physical().fill_null(MISSING_CODE)
+    def code(self, texts: pl.Series) -> Ids:
+        return texts.cast(self._type).to_physical().fill_null(MISSING_CODE).to_numpy()
 
     def count(self, codes: Ids) -> None:
         self._counts = _add(self._counts, np.bincount(codes, minlength=1))
@@ -143,7 +142,7 @@ class _ValueCounter:
         table[codes] = np.arange(FIRST_ID, FIRST_ID + len(kept))
         missing, known = seen[MISSING_CODE], seen[codes]
         counts = np.concatenate([[missing, seen.sum() - missing - known.sum()], known])
-        letters = np.frombuffer("".join(kept["text"].to_list()).encode("utf-8"), np.uint8)
+        letters = np.frombuffer(kept["text"].str.join("").item().encode("utf-8"), np.uint8)
         ends = kept["text"].str.len_bytes().to_numpy().astype(np.int64).cumsum()
         return Vocabulary(letters, ends, counts), table
 
@@ -155,10 +154,8 @@ class _HashCounter:
         self._hash_size = hash_size
         self._counts = np.zeros(FIRST_ID + hash_size, np.int64)
 
-    def codes(self, name: str) -> pl.Expr:
-        import polars as pl
-
-        return pl.col(name).map_batches(lambda texts: hashed_ids(texts, self._hash_size), return_dtype=pl.UInt32)
+    def code(self, texts: pl.Series) -> Ids:
+        return hashed_ids(texts, self._hash_size)
 
     def count(self, codes: Ids) -> None:
         self._counts = _add(self._counts, np.bincount(codes, minlength=1))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossrank.data.numbers import Mask, Where, parse_columns
+from crossrank.data.numbers import Mask, Where, parse_column
 from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
@@ -43,27 +43,25 @@ def unusable_rows(frame: pl.DataFrame, schema: Schema) -> Iterator[tuple[str, Ma
     yield f"bad label '{schema.label.name}'", _parse_labels(frame, schema.label)[1]
     if schema.weight:
         yield f"bad weight '{schema.weight}'", _parse_weights(frame, schema.weight)[1]
-    names = [column.name for column in schema.numeric]
-    for name, (_, bad) in zip(names, parse_columns(frame, names), strict=True):
-        yield f"bad number in '{name}'", bad
+    for column in schema.numeric:
+        yield f"bad number in '{column.name}'", parse_column(frame[column.name])[1]
 
 
 def _parse_labels(frame: pl.DataFrame, label: Label) -> tuple[Floats, Mask]:
     import polars as pl
 
-    ((labels, bad),) = parse_columns(frame, [label.name])
+    labels, bad = parse_column(frame[label.name])
     if label.kind == "real":
         return labels.astype(np.float32), bad | np.isnan(labels)
     wrong = (labels != 0) & (labels != 1)
     if wrong.any() and frame.schema[label.name] == pl.String:
-        words = frame.select(pl.col(label.name).replace(WORDS))
-        ((labels, bad),) = parse_columns(words, [label.name])
+        labels, bad = parse_column(frame[label.name].replace(WORDS))
         wrong = (labels != 0) & (labels != 1)
     return labels.astype(np.float32), bad | wrong
 
 
 def _parse_weights(frame: pl.DataFrame, name: str) -> tuple[Floats, Mask]:
-    ((weights, bad),) = parse_columns(frame, [name])
+    weights, bad = parse_column(frame[name])
     return weights.astype(np.float32), bad | ~(weights >= 0)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.parallel import for_each
 from crossrank.errors import DataError
 
 if TYPE_CHECKING:
@@ -75,32 +76,23 @@ def _unreadable(value: object) -> bool:
     return False
 
 
-def parse_columns(frame: pl.DataFrame, names: Sequence[str]) -> list[tuple[Doubles, Mask]]:
-    """For each column its numbers, and which rows cannot be read; polars works on all columns at once.
+def parse_column(column: pl.Series) -> tuple[Doubles, Mask]:
+    """The numbers of a column, and which rows cannot be read.
 
     Raises:
         DataError: for a column that cannot hold numbers, such as dates or lists.
     """
     import polars as pl
 
-    columns = []
-    for name in names:
-        column = frame[name]
-        if column.dtype in (pl.Categorical, pl.Enum):
-            column = column.cast(pl.String)
-        elif not (column.dtype.is_numeric() or column.dtype in (pl.Boolean, pl.String, pl.Null)):
-            raise DataError(f"Column '{name}' must hold numbers; got {column.dtype}.", hint="Convert it first.")
-        columns.append(column)
-    parsed = pl.DataFrame(columns).select(pl.all().cast(pl.Float64, strict=False)) if columns else pl.DataFrame()
-    return [_complete(*pair) for pair in zip(columns, parsed.get_columns(), strict=True)]
-
-
-def _complete(column: pl.Series, parsed: pl.Series) -> tuple[Doubles, Mask]:
-    """What polars could not read is read by Python's rule, so that columns and single values agree."""
+    kind = column.dtype
+    if kind in (pl.Categorical, pl.Enum):
+        column = column.cast(pl.String)
+    elif not (kind.is_numeric() or kind in (pl.Boolean, pl.String, pl.Null)):
+        raise DataError(f"Column '{column.name}' must hold numbers; got {kind}.", hint="Convert it first.")
+    parsed = column.cast(pl.Float64, strict=False)
     numbers = parsed.to_numpy()
-    with np.errstate(invalid="ignore"):
-        bad = np.abs(numbers) > LARGEST
-    if parsed.null_count() > column.null_count():
+    bad = np.abs(numbers) > LARGEST
+    if parsed.null_count() > column.null_count():  # what polars cannot read is read by Python's rule: they must agree
         numbers = numbers.copy()
         for row in (parsed.is_null() & column.is_not_null()).arg_true().to_list():
             try:
@@ -117,11 +109,15 @@ def numbers_of_frame(frame: pl.DataFrame, names: Sequence[str], where: Where) ->
         DataError: for text that is no number, or a number too large, with its place.
     """
     numbers = np.empty((len(frame), len(names)))
-    for position, (name, (column, bad)) in enumerate(zip(names, parse_columns(frame, names), strict=True)):
+
+    def read(position: int) -> None:
+        column = frame[names[position]]
+        numbers[:, position], bad = parse_column(column)
         if bad.any():
             row = int(bad.argmax())
-            raise not_a_number(frame[name][row], name, where(row))
-        numbers[:, position] = column
+            raise not_a_number(column[row], column.name, where(row))
+
+    for_each(range(len(names)), read, num_rows=len(frame))
     return numbers
 
 

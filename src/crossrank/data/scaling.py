@@ -45,7 +45,7 @@ class Scaling:
 
     def restore(self, scaled: Floats) -> Doubles:
         """The numbers behind scaled ones."""
-        numbers = scaled * self._widths + self._centers
+        numbers = scaled.astype(np.float64) * self._widths + self._centers
         logged = np.flatnonzero(~np.isnan(self._shifts))
         numbers[:, logged] = np.exp(numbers[:, logged]) - self._shifts[logged]
         return numbers

@@ -41,7 +41,7 @@ class Spool:
             chunk.labels,
             *chunk.coded.codes,
             *bags,
-            *chunk.coded.numbers,
+            chunk.coded.numbers,
             chunk.weights,
             chunk.groups,
         ]

@@ -57,13 +57,18 @@ class Vocabulary:
     def text_of(self, id_: int) -> str:
         return self.texts[id_ - FIRST_ID]
 
-    def ids(self, name: str) -> pl.Expr:
-        """The ids of a column of texts, as a query; keep it, because making it builds polars' dictionary."""
+    def ids(self, texts: pl.Series) -> Ids:
+        """The ids of a column of texts."""
+        return texts.to_frame("texts").select(self._query).to_series().to_numpy(writable=True)
+
+    @cached_property
+    def _query(self) -> pl.Expr:
+        """Made once, because polars builds its dictionary with the query and forgets it with the query."""
         import polars as pl
 
-        known = pl.col(name).cast(pl.Enum(self.texts), strict=False).to_physical().cast(pl.UInt32) + FIRST_ID
-        other = pl.when(pl.col(name).is_null()).then(pl.lit(MISSING_ID, pl.UInt32)).otherwise(UNSEEN_ID)
-        return known.fill_null(other)
+        texts = pl.col("texts")
+        known = texts.cast(pl.Enum(self.texts), strict=False).to_physical().cast(pl.UInt32) + FIRST_ID
+        return known.fill_null(pl.when(texts.is_null()).then(pl.lit(MISSING_ID, pl.UInt32)).otherwise(UNSEEN_ID))
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         return {"letters": self.letters, "ends": self.ends, "counts": self.counts}
@@ -86,12 +91,7 @@ class HashedVocabulary:
     def text_of(self, id_: int) -> str:
         return f"<hash {id_ - FIRST_ID}>"
 
-    def ids(self, name: str) -> pl.Expr:
-        import polars as pl
-
-        return pl.col(name).map_batches(self._ids_of_series, return_dtype=pl.UInt32)
-
-    def _ids_of_series(self, texts: pl.Series) -> pl.Series:
+    def ids(self, texts: pl.Series) -> Ids:
         return hashed_ids(texts, self.hash_size)
 
     @property
@@ -111,11 +111,9 @@ class HashedVocabulary:
         return {"counts": self.counts}
 
 
-def hashed_ids(texts: pl.Series, hash_size: int) -> pl.Series:
-    import polars as pl
-
+def hashed_ids(texts: pl.Series, hash_size: int) -> Ids:
     ids = (stable_hashes(texts) % np.uint64(hash_size)).astype(np.uint32) + np.uint32(FIRST_ID)
-    return pl.Series(texts.name, np.where(texts.is_null().to_numpy(), np.uint32(MISSING_ID), ids))
+    return np.where(texts.is_null().to_numpy(), np.uint32(MISSING_ID), ids)
 
 
 AnyVocabulary = Vocabulary | HashedVocabulary

@@ -17,21 +17,17 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from crossrank.data.encoder import take_log
 from crossrank.data.sources import criteo
 from crossrank.data.sources.planted import Floats, factors, hashed, sigmoid
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID
 from crossrank.schema import Numeric
 
 # Close to what is known of the real set; the largest vocabularies are cut to values that occur more than a few times.
-SIZES = dict(
-    zip(
-        criteo.CATEGORICAL,
-        [1460, 583, 600_000, 160_000, 305, 24, 12_517, 633, 3, 45_000, 5683, 510_000, 3194]
-        + [27, 14_992, 350_000, 10, 5652, 2173, 4, 440_000, 18, 15, 90_000, 105, 60_000],
-        strict=True,
-    )
+_SIZES = (
+    *(1460, 583, 600_000, 160_000, 305, 24, 12_517, 633, 3, 45_000, 5683, 510_000, 3194),
+    *(27, 14_992, 350_000, 10, 5652, 2173, 4, 440_000, 18, 15, 90_000, 105, 60_000),
 )
+SIZES = dict(zip(criteo.CATEGORICAL, _SIZES, strict=True))
 POWER = 1.05  # the k-th most frequent value of a category has the weight k^-1.05
 MISSING = {"I1": 0.454, "I3": 0.215, "I4": 0.217, "I5": 0.026, "I6": 0.224, "I7": 0.043, "I9": 0.043, "I10": 0.454}
 MISSING |= {"I11": 0.043, "I12": 0.765, "I13": 0.217, "C3": 0.034, "C4": 0.034, "C6": 0.121, "C12": 0.034, "C16": 0.034}
@@ -138,7 +134,7 @@ class Count:
         p = (np.arange(SLICES - missing) + 0.5) / (SLICES - missing)
         values = lowest + np.floor(median * (p / (1 - p)) ** spread)
         self.name, self._values = column.name, values
-        self.logged = take_log(column, np.concatenate([np.full(missing, np.nan), values]))
+        self.logged = np.log(np.concatenate([np.full(missing, np.nan), values]) + (column.log_shift or 0.0))
 
     def draw(self, bits: Bits) -> Codes:
         return (bits >> 16).astype(np.intp)
@@ -177,9 +173,7 @@ class Truth:
         self.schema = criteo.schema(min_count=1)
         self.counts = [Count(column) for column in self.schema.numeric]
         self.categories = [Category(column.name) for column in self.schema.categorical]
-        self.columns: dict[str, Count | Category] = {
-            column.name: column for column in [*self.counts, *self.categories]
-        }
+        self.columns: dict[str, Count | Category] = {column.name: column for column in [*self.counts, *self.categories]}
         strengths = {(name,): column.strength for name, column in self.columns.items()} | CROSSES
         self._tables = {effect: self._factors(effect, strength) for effect, strength in strengths.items()}
 
@@ -190,13 +184,13 @@ class Truth:
         return [np.ascontiguousarray(table.T, np.float32) for table in tables]
 
     def logit(self, codes: dict[str, Codes]) -> Floats:
-        logit = np.float32(INTERCEPT)
+        logit = np.full(len(next(iter(codes.values()))), INTERCEPT, np.float32)
         for effect, tables in self._tables.items():
             for r in range(len(tables[0])):
                 product = tables[0][r].take(codes[effect[0]])
                 for name, table in zip(effect[1:], tables[1:], strict=True):
                     product *= table[r].take(codes[name])
-                logit = logit + product
+                logit += product
         return logit.astype(np.float64)
 
     def chunk(self, seed: int, number: int, rows: int) -> Chunk:

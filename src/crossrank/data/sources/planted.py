@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from crossrank.data.splits import splitmix64
+from crossrank.data.text import splitmix64
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -14,14 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from crossrank.config import to_dict
-from crossrank.data.encoder import Encoder, NumericStatistics
+from crossrank.data.encoder import Encoder
 from crossrank.data.progress import Phases
 from crossrank.data.rows import EncodedRows, LabeledRows
+from crossrank.data.scaling import NumericStatistics
 from crossrank.data.sources import criteo
-from crossrank.data.sources.criteo_like import CHUNK_ROWS, CROSSES, FIRST_ID, Chunk, truth
+from crossrank.data.sources.criteo_like import CHUNK_ROWS, CROSSES, Chunk, truth
 from crossrank.data.sources.planted import entropy
-from crossrank.data.splits import SPLITS, splitmix64
-from crossrank.data.vocabulary import Vocabulary
+from crossrank.data.splits import SPLITS
+from crossrank.data.text import splitmix64
+from crossrank.data.vocabulary import FIRST_ID, Vocabulary
 from crossrank.data.writer import DatasetWriter
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
 from crossrank.files import write_json, writing
@@ -71,17 +73,16 @@ def synthesize(
     if rows < 1:
         raise ConfigError(f"A click log needs at least one row; got rows={rows}.")
     path = Path(into)
+    write = _write_text if format == "text" else _write_encoded
     with Phases(shown=progress) as phases, writing(path, DataError):
-        path.parent.mkdir(parents=True, exist_ok=True)
         phases.start("Writing")
-        write = _write_text if format == "text" else _write_encoded
-        tally = _Tally(rows, phases)
-        write(path, _Log(seed), tally, overwrite)
-        summary = SyntheticSummary(path, rows, tally.ones / rows, tally.loss / rows, tuple(CROSSES))
+        log = _Log(seed, rows, phases)
+        write(path, log, overwrite)
+        summary = SyntheticSummary(path, rows, log.ones / rows, log.loss / rows, tuple(CROSSES))
         crosses = [{"columns": cross, "strength": strength} for cross, strength in CROSSES.items()]
-        truth = {"like": like, "seed": seed, "rows": rows, "base_rate": summary.base_rate}
-        truth |= {"best_logloss": summary.best_logloss, "crosses": crosses}
-        write_json(path.with_name(f"{path.name}.truth.json"), truth)
+        known = {"like": like, "seed": seed, "rows": rows, "base_rate": summary.base_rate}
+        known |= {"best_logloss": summary.best_logloss, "crosses": crosses}
+        write_json(path.with_name(f"{path.name}.truth.json"), known)
     return summary
 
 
@@ -90,24 +91,109 @@ def _check(name: str, value: str, known: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} must be one of {listing(known)}; got '{value}'.", hint=did_you_mean(value, known))
 
 
-@dataclasses.dataclass
-class _Rows:
+class _Log:
     """The rows to write, drawn chunk by chunk in several threads, and what is counted on the way."""
 
-    seed: int
-    rows: int
-    phases: Phases
-    ones: int = 0
-    loss: float = 0.0
+    def __init__(self, seed: int, rows: int, phases: Phases) -> None:
+        self.seed, self.rows, self._phases = seed, rows, phases
+        self._done, self.ones, self.loss = 0, 0, 0.0
 
     def each(self, make: Callable[[Chunk, int], Made]) -> Generator[Made]:
         """What is made of each chunk and the position of its first row, in order."""
         workers = os.cpu_count() or 1
-        pending: deque[Future[tuple[Chunk, Made]]] = deque()
+        pending: deque[Future[tuple[int, int, float, Made]]] = deque()
         with ThreadPoolExecutor(workers) as pool:
             for first in range(0, self.rows, CHUNK_ROWS):
-                pending.append(pool.submit(self._work, make, first))
+                pending.append(pool.submit(self._draw, make, first))
                 if len(pending) > 2 * workers:
-                    yield self._count(pending.popleft())
+                    yield self._count(*pending.popleft().result())
             while pending:
-                yield self._count(pending.popleft())
+                yield self._count(*pending.popleft().result())
+
+    def _draw(self, make: Callable[[Chunk, int], Made], first: int) -> tuple[int, int, float, Made]:
+        chunk = truth().chunk(self.seed, first // CHUNK_ROWS, min(CHUNK_ROWS, self.rows - first))
+        return len(chunk.labels), int(chunk.labels.sum()), float(entropy(chunk.probability).sum()), make(chunk, first)
+
+    def _count(self, rows: int, ones: int, loss: float, made: Made) -> Made:
+        self._done += rows
+        self.ones += ones
+        self.loss += loss
+        self._phases.add(rows, self._done / self.rows)
+        return made
+
+
+def _write_text(path: Path, log: _Log, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise DataError(f"{path} must not exist yet; it does.", hint="Pick another name, or overwrite it.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.partial")
+    try:
+        with unfinished.open("wb") as file:
+            for lines in log.each(_lines):
+                file.write(lines.data)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+# A line at its widest: the label, then a tab and up to eight letters for each column. Zero bytes are left out.
+_NAMES = criteo.COLUMNS[1:]
+_LINE = np.frombuffer(b"\0" + b"\t\0\0\0\0\0\0\0\0" * len(_NAMES) + b"\n", np.uint8)
+_FIELDS = np.dtype(
+    {
+        "names": ["label", *_NAMES],
+        "formats": ["u1", *["u8"] * len(_NAMES)],
+        "offsets": [0, *range(2, len(_LINE) - 1, 9)],
+        "itemsize": len(_LINE),
+    }
+)
+
+
+def _lines(chunk: Chunk, first: int) -> npt.NDArray[np.uint8]:
+    """The rows in the publisher's text format."""
+    letters = np.empty((len(chunk.labels), len(_LINE)), np.uint8)
+    letters[:] = _LINE
+    fields = letters.reshape(-1).view(_FIELDS)
+    fields["label"] = ord("0") + chunk.labels
+    for name, column in truth().columns.items():
+        fields[name] = column.texts.take(chunk.codes[name])
+    return letters[letters != 0]
+
+
+def _write_encoded(path: Path, log: _Log, overwrite: bool) -> None:
+    training_rows = round(criteo.SPLIT.fractions[0] * log.rows)
+    encoder = _encoder(training_rows)
+    numbers = encoder.scaling.scale(np.stack([column.logged for column in truth().counts], axis=1))  # (codes, M)
+
+    def encode(chunk: Chunk, first: int) -> list[tuple[str, LabeledRows]]:
+        categorical = np.stack(
+            [chunk.codes[name] for name in criteo.CATEGORICAL], axis=1, dtype=np.uint32, casting="unsafe"
+        )
+        numeric = np.stack([numbers[:, i].take(chunk.codes[name]) for i, name in enumerate(criteo.NUMERIC)], axis=1)
+        rows = LabeledRows(EncodedRows(categorical, numeric), chunk.labels.astype(np.float32))
+        position = np.arange(first, first + len(rows))
+        last_day = 1 + (splitmix64(position.astype(np.uint64) ^ splitmix64(np.zeros(1, np.uint64))) >> 63)
+        part = np.where(position < training_rows, 0, last_day)
+        return [(name, rows.take(np.flatnonzero(part == i))) for i, name in enumerate(SPLITS) if (part == i).any()]
+
+    with DatasetWriter(path, encoder.schema, overwrite=overwrite) as writer:
+        for parts in log.each(encode):
+            for name, rows in parts:
+                writer.append(name, rows)
+        source = {"name": f"synthetic, like criteo, seed {log.seed}", "rows": log.rows, "skipped": {}}
+        writer.finish(encoder, {"source": source, "split": to_dict(criteo.SPLIT)})
+
+
+def _encoder(training_rows: int) -> Encoder:
+    """What training rows would teach, as far as it is known beforehand: every value there can be, expected counts."""
+    vocabularies, statistics = {}, {}
+    for category in truth().categories:
+        letters = category.texts[FIRST_ID:].view(np.uint8)
+        ends = np.arange(8, len(letters) + 1, 8)
+        counts = np.rint(category.shares * training_rows).astype(np.int64)
+        vocabularies[category.name] = Vocabulary(letters, ends, counts)
+    for count in truth().counts:
+        mean, deviation = count.statistics
+        missing = round(float(np.isnan(count.logged).mean()) * training_rows)
+        statistics[count.name] = NumericStatistics(mean, deviation, training_rows - missing, missing)
+    return Encoder(truth().schema, vocabularies, statistics)
