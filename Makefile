@@ -14,10 +14,10 @@ demo: $(VENV)/.core  ## train, evaluate and explain on the built-in click log
 	@$(BIN)/crossrank demo --into $(RUN) --overwrite
 
 test: $(VENV)/.dev  ## every test
-	@$(BIN)/python -m pytest -q -n 2
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 test-fast: $(VENV)/.dev  ## what is not marked slow
-	@$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .

@@ -61,7 +61,7 @@ def read(path: Path, rows: int) -> tuple[Table | None, list[tuple[str | None, ..
         return None, [], str(error)
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.one_of(BYTES, damaged_tables()), rows=st.sampled_from([1, 2, 3]), step=st.sampled_from([1, 5, 1000]))
 def test_a_table_has_the_rows_of_the_csv_module_or_is_refused(tmp_path, monkeypatch, content, rows, step):
     path = tmp_path / "fuzz.csv"
@@ -76,7 +76,7 @@ def test_a_table_has_the_rows_of_the_csv_module_or_is_refused(tmp_path, monkeypa
         assert found == [tuple(field or None for field in row) for row in expected]
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=damaged_tables(), rows=st.sampled_from([1, 2, 3]))
 def test_rows_that_are_kept_stand_where_they_say(tmp_path, content, rows):
     (tmp_path / "fuzz.csv").write_bytes(content)

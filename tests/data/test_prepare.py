@@ -23,6 +23,7 @@ SCHEMA = Schema(
         Categorical(name="x"),
         Categorical(name="h", hash_size=9),
         Multivalent(name="t"),
+        Multivalent(name="u", hash_size=400),
         Numeric(name="n", log_shift=1.0),
     ],
     Label(name="click"),
@@ -38,6 +39,7 @@ def clicks(num_rows, seed=0):
             "x": [None if value > 50 else f"v{value}" for value in rng.zipf(1.3, num_rows)],
             "h": [f"h{value}" for value in rng.integers(0, 30, num_rows)],
             "t": ["|".join(f"t{tag}" for tag in rng.integers(0, 9, size)) for size in rng.integers(0, 4, num_rows)],
+            "u": ["|".join(f"u{tag}" for tag in rng.integers(0, 99, size)) for size in rng.integers(0, 4, num_rows)],
             "n": [None if value < 1 else float(value) for value in rng.poisson(2, num_rows)],
             "click": rng.integers(0, 2, num_rows),
             "w": rng.integers(0, 3, num_rows) / 2,
@@ -64,8 +66,8 @@ def test_a_dataset_holds_what_its_encoder_makes_of_the_table(tmp_path):
         taken = whole.rows.take(rows)
         assert np.array_equal(split.categorical, taken.encoded.categorical)
         assert np.array_equal(split.numeric, taken.encoded.numeric)
-        assert np.array_equal(split.bags[0][0], taken.encoded.bags[0][0])
-        assert np.array_equal(split.bags[0][1], taken.encoded.bags[0][1])
+        for bag, other in zip(split.bags, taken.encoded.bags, strict=True):
+            assert np.array_equal(bag[0], other[0]) and np.array_equal(bag[1], other[1])
         assert np.array_equal(split.labels, frame["click"].to_numpy()[rows])
         assert np.array_equal(split.weights, frame["w"].to_numpy()[rows])
     dataset.verify()
@@ -103,7 +105,7 @@ def test_preparing_twice_gives_the_same_bytes(tmp_path):
         prepare(frame, SCHEMA, tmp_path / name)
     files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(tmp_path / "b") for path in (tmp_path / "b").rglob("*") if path.is_file())
-    assert len(files) == 3 * 7 + 3
+    assert len(files) == 3 * 9 + 3
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
 

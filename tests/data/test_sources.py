@@ -13,6 +13,7 @@ import pytest
 
 from crossrank.data.prepare import prepare
 from crossrank.data.sources import SOURCES, avazu, criteo, movielens, open_source
+from crossrank.data.splits import SplitSettings
 from crossrank.data.table import Table, open_table
 from crossrank.errors import ConfigError, CrossRankError, DataError, SchemaError
 
@@ -78,6 +79,17 @@ def test_criteo_trains_on_the_first_six_sevenths_and_halves_the_rest_by_chance()
     assert abs((parts == 1).sum() - 1000) < 100  # 4.5 deviations of a fair coin
     changes = np.flatnonzero(np.diff(parts[12_000:]))
     assert 800 < len(changes) < 1200  # mixed, not one after the other
+
+
+def test_time_then_random_also_goes_by_a_column_and_by_the_ratio_of_the_later_fractions():
+    times = np.random.default_rng(0).permutation(10_000)
+    split = SplitSettings(method="time-then-random", column="time", fractions=(0.5, 0.4, 0.1))
+    table = open_table({"time": times})
+    parts = np.concatenate(list(map(split.assigner(table), table.chunks(rows=999))))
+    assert ((parts == 0) == (times < 5_000)).all()
+    assert (parts == 2).sum() == pytest.approx(1_000, abs=130)  # 4.6 deviations
+    only_train = SplitSettings(method="time-then-random", fractions=(1.0,)).assigner(table)
+    assert (only_train(next(table.chunks())) == 0).all()
 
 
 def test_movielens_joins_its_files_and_leaves_threes_out(small_movielens, tmp_path):

@@ -11,14 +11,14 @@ F, E = 4, 3  # fields, their width
 
 def attention_weights(layer: InteractingLayer, fields: torch.Tensor) -> torch.Tensor:
     """softmax_j(x_iᵀ W̃ x_j) with the single matrix W̃ = W_queryᵀ W_key: (B, F, F)"""
-    return torch.einsum("bie,ef,bjf->bij", fields, layer.query.T @ layer.key, fields).softmax(dim=2)
+    return torch.einsum("bie,ef,bjf->bij", fields, layer.query.weight.T @ layer.key.weight, fields).softmax(dim=2)
 
 
 def test_one_head_sees_query_and_key_only_as_their_product():
     torch.manual_seed(0)
     layer = InteractingLayer(E, num_heads=1, head_dim=5, residual=False).double()
     fields = torch.randn(7, F, E, dtype=torch.float64)
-    values = torch.einsum("bij,ae,bje->bia", attention_weights(layer, fields), layer.value, fields)
+    values = torch.einsum("bij,ae,bje->bia", attention_weights(layer, fields), layer.value.weight, fields)
     torch.testing.assert_close(layer(fields), values.relu())
 
 
@@ -28,9 +28,9 @@ def test_attention_is_a_cross_layers_matrix_with_blocks_that_depend_on_the_row()
     attention = InteractingLayer(E, num_heads=1, head_dim=E, residual=False).double()
     fields = torch.randn(7, F, E, dtype=torch.float64)
     cross = CrossLayer(F * E, bias=False, residual=False).double()
-    for row, weights in zip(fields, attention_weights(attention, fields[:]), strict=True):
+    for row, weights in zip(fields, attention_weights(attention, fields), strict=True):
         with torch.no_grad():
-            cross.weight.copy_(torch.kron(weights, attention.value))  # block (i, j) is α_ij W_value
+            cross.weight.copy_(torch.kron(weights, attention.value.weight))  # block (i, j) is α_ij W_value
         inner = cross(torch.ones(F * E, dtype=torch.float64), row.flatten())  # the map alone: 1 ⊙ (W x)
         torch.testing.assert_close(attention(row[None])[0], inner.view(F, E).relu())
         torch.testing.assert_close(cross(row.flatten(), row.flatten()).view(F, E), row * inner.view(F, E))

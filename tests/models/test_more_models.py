@@ -122,8 +122,8 @@ def test_bi_interaction_sums_to_the_factorization_machine():
 
 def test_interacting_layer_without_queries_attends_to_the_mean():
     layer, fields = InteractingLayer(3, num_heads=2, head_dim=4, residual=False).double(), torch.randn(5, 6, 3).double()
-    torch.nn.init.zeros_(layer.query)
-    mean = (fields @ layer.value.T).mean(dim=1, keepdim=True).relu()
+    torch.nn.init.zeros_(layer.query.weight)
+    mean = (fields @ layer.value.weight.T).mean(dim=1, keepdim=True).relu()
     torch.testing.assert_close(layer(fields), mean.expand(5, 6, 8))
 
 
@@ -187,7 +187,7 @@ def test_crosses_of_learned_order_start_near_one():
 def test_each_projection_is_he_normal_on_its_own(kernel):
     torch.manual_seed(0)
     layer = InteractingLayer(50, num_heads=2, head_dim=40)
-    assert getattr(layer, kernel).std().item() == pytest.approx((2 / 50) ** 0.5, rel=0.1)
+    assert getattr(layer, kernel).weight.std().item() == pytest.approx((2 / 50) ** 0.5, rel=0.1)
 
 
 def test_dcn_takes_any_widths_and_stays_a_multiple_of_x0_without_biases():
@@ -221,5 +221,7 @@ def test_layers_refuse_other_shapes():
         TransformerLayer(3, num_heads=1, head_dim=2)(torch.zeros(5, 4, 2))
     with pytest.raises(ShapeError):
         LogarithmicLayer(3, num_neurons=2)(torch.zeros(5, 4, 2))
+    with pytest.raises(ShapeError):
+        AttentionalAggregation(3, hidden_dim=2)(torch.zeros(5, 4, 2))
     with pytest.raises(ShapeError):
         ResidualNetwork(3, sizes=[2])(torch.zeros(5, 4))

@@ -78,7 +78,9 @@ def describe(
     if isinstance(source, EncodedDataset):
         train = source.train
         batch = train.take(np.arange(min(train.num_rows, SAMPLE_ROWS)))
-        return _summarise(str(source.path), source.encoder, train.num_rows, float(train.labels.mean()), batch, min_count)
+        return _summarise(
+            str(source.path), source.encoder, train.num_rows, float(train.labels.mean()), batch, min_count
+        )
     return _describe_table(source, schema, label, min_count, table_options)
 
 
@@ -113,12 +115,12 @@ def _every_column(schema: Schema, names: tuple[str, ...]) -> Schema:
         else:
             counted.append(dataclasses.replace(column, min_count=1, max_size=None, hash_size=None))
     known = {schema.label.name, schema.weight, *schema.names}
-    return Schema([*counted, *(Categorical(name=name) for name in names if name not in known)], schema.label, schema.weight)
+    return Schema(
+        [*counted, *(Categorical(name=name) for name in names if name not in known)], schema.label, schema.weight
+    )
 
 
-def _summarise(
-    name: str, encoder: Encoder, rows: int, label_rate: float, sample: Batch, min_count: int
-) -> Description:
+def _summarise(name: str, encoder: Encoder, rows: int, label_rate: float, sample: Batch, min_count: int) -> Description:
     labels = sample.labels.numpy()
     binary = encoder.schema.label.kind == "binary"
     ids = sample.features.categorical.numpy()

@@ -20,14 +20,7 @@ from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Ids, NumpyBag
 from crossrank.data.scaling import Moments, log_shifts, take_logs
 from crossrank.data.text import text_of_series
-from crossrank.data.vocabulary import (
-    FIRST_ID,
-    MISSING_ID,
-    UNSEEN_ID,
-    HashedVocabulary,
-    Vocabulary,
-    hashed_ids,
-)
+from crossrank.data.vocabulary import FIRST_ID, MISSING_ID, UNSEEN_ID, HashedVocabulary, Vocabulary, hashed_ids
 from crossrank.schema import Categorical, Multivalent, Schema
 
 if TYPE_CHECKING:
@@ -45,17 +38,12 @@ class CodedRows:
     bags: list[NumpyBag]
     numbers: Doubles
 
-    def encode(self, encoder: Encoder, tables: Mapping[str, Ids | None]) -> EncodedRows:
+    def encode(self, encoder: Encoder, tables: Mapping[str, Ids]) -> EncodedRows:
         """The rows as the finished encoder sees them; ``tables`` lead from codes to ids."""
-        schema = encoder.schema
-        ids = [
-            _translate(codes, tables[column.name]) for column, codes in zip(schema.categorical, self.codes, strict=True)
-        ]
-        bags = tuple(
-            (_translate(codes, tables[column.name]), offsets)
-            for column, (codes, offsets) in zip(schema.multivalent, self.bags, strict=True)
-        )
-        return EncodedRows(side_by_side(ids, self.num_rows), encoder.scaling.scale(self.numbers), bags)
+        one, many = encoder.schema.categorical, encoder.schema.multivalent
+        ids = [tables[column.name][codes] for column, codes in zip(one, self.codes, strict=True)]
+        bags = [(tables[column.name][codes], ends) for column, (codes, ends) in zip(many, self.bags, strict=True)]
+        return EncodedRows(side_by_side(ids, self.num_rows), encoder.scaling.scale(self.numbers), tuple(bags))
 
 
 class EncoderBuilder:
@@ -68,7 +56,8 @@ class EncoderBuilder:
         self.schema = schema
         embedded: list[Categorical | Multivalent] = [*schema.categorical, *schema.multivalent]
         self._counters = {column.name: _counter(column) for column in embedded}
-        self._moments = Moments(len(schema.numeric))
+        self._moments = [Moments() for _ in schema.numeric]
+        self._num_rows = 0
 
     def add(self, frame: pl.DataFrame, training: NDArray[np.bool_] | None, where: Where) -> CodedRows:
         """Learn from the training rows of a chunk (all if None), and code all of its rows."""
@@ -84,7 +73,9 @@ class EncoderBuilder:
         bags = [self._add_bags(frame, column, training) for column in self.schema.multivalent]
         numbers = numbers_of_frame(frame, [column.name for column in self.schema.numeric], where)
         logged = take_logs(numbers, log_shifts(self.schema.numeric))
-        self._moments.add(logged if rows is None else logged[rows])
+        for column, moments in zip(logged.T, self._moments, strict=True):
+            moments.add(column if rows is None else column[rows])
+        self._num_rows += len(frame)
         return CodedRows(len(frame), codes, bags, logged)
 
     def _add_bags(self, frame: pl.DataFrame, column: Multivalent, training: NDArray[np.bool_] | None) -> NumpyBag:
@@ -94,16 +85,14 @@ class EncoderBuilder:
         counter.count(codes if training is None else codes[np.repeat(training, np.diff(offsets))])
         return codes, offsets
 
-    def finish(self) -> tuple[Encoder, dict[str, Ids | None]]:
-        """The encoder, and for each embedded column the table from codes to ids; None where they are the same."""
-        finished = {name: counter.finish() for name, counter in self._counters.items()}
-        vocabularies = {name: vocabulary for name, (vocabulary, _) in finished.items()}
-        statistics = dict(zip((column.name for column in self.schema.numeric), self._moments.finish(), strict=True))
-        return Encoder(self.schema, vocabularies, statistics), {name: table for name, (_, table) in finished.items()}
-
-
-def _translate(codes: Ids, table: Ids | None) -> Ids:
-    return codes if table is None else table[codes]
+    def finish(self) -> tuple[Encoder, dict[str, Ids]]:
+        """The encoder, and for each embedded column the table from codes to ids."""
+        finished = for_each(self._counters.values(), lambda counter: counter.finish(), num_rows=self._num_rows)
+        vocabularies = dict(zip(self._counters, (vocabulary for vocabulary, _ in finished), strict=True))
+        tables = dict(zip(self._counters, (table for _, table in finished), strict=True))
+        names = [column.name for column in self.schema.numeric]
+        statistics = dict(zip(names, (moments.finish() for moments in self._moments), strict=True))
+        return Encoder(self.schema, vocabularies, statistics), tables
 
 
 def _counter(column: Categorical | Multivalent) -> _ValueCounter | _HashCounter:
@@ -117,13 +106,15 @@ class _ValueCounter:
         import polars as pl
 
         self._column = column
-        self._categories = pl.Categories.random()
-        self._type = pl.Categorical(self._categories)
+        self._type = pl.Categorical(pl.Categories.random())
         self._alive = pl.Series([""], dtype=self._type)  # polars forgets a dictionary that nothing uses any more
         self._counts = np.zeros(1, np.int64)
+        self._size = 1
 
     def code(self, texts: pl.Series) -> Ids:
-        return texts.cast(self._type).to_physical().fill_null(MISSING_CODE).to_numpy()
+        codes = texts.cast(self._type).to_physical().fill_null(MISSING_CODE).to_numpy()
+        self._size = max(self._size, int(codes.max(initial=0)) + 1)
+        return codes
 
     def count(self, codes: Ids) -> None:
         self._counts = _add(self._counts, np.bincount(codes, minlength=1))
@@ -131,17 +122,17 @@ class _ValueCounter:
     def finish(self) -> tuple[Vocabulary, Ids]:
         import polars as pl
 
-        texts = self._categories.to_series()
-        seen = _add(self._counts, np.zeros(len(texts), np.int64))
-        frame = pl.DataFrame({"text": texts, "count": seen, "code": np.arange(len(texts))}).slice(MISSING_CODE + 1)
-        often = frame.filter(pl.col("count") >= self._column.min_count, pl.col("count") > 0)
-        kept = often.sort("count", "text", descending=[True, False]).head(self._column.max_size or len(often))
+        often = np.flatnonzero(self._counts >= max(self._column.min_count, 1)).astype(np.uint32)
+        often = often[often != MISSING_CODE]
+        texts = pl.Series(often).cat.to(self._type).cast(pl.String)
+        frame = pl.DataFrame({"text": texts, "code": often, "count": self._counts[often]})
+        kept = frame.sort("count", "text", descending=[True, False]).head(self._column.max_size or len(frame))
         codes = kept["code"].to_numpy()
-        table = np.full(len(texts), UNSEEN_ID, np.uint32)
+        table = np.full(self._size, UNSEEN_ID, np.uint32)
         table[MISSING_CODE] = MISSING_ID
-        table[codes] = np.arange(FIRST_ID, FIRST_ID + len(kept))
-        missing, known = seen[MISSING_CODE], seen[codes]
-        counts = np.concatenate([[missing, seen.sum() - missing - known.sum()], known])
+        table[codes] = np.arange(FIRST_ID, FIRST_ID + len(codes))
+        missing, known = self._counts[MISSING_CODE], self._counts[codes]
+        counts = np.concatenate([[missing, self._counts.sum() - missing - known.sum()], known])
         letters = np.frombuffer(kept["text"].str.join("").item().encode("utf-8"), np.uint8)
         ends = kept["text"].str.len_bytes().to_numpy().astype(np.int64).cumsum()
         return Vocabulary(letters, ends, counts), table
@@ -160,8 +151,8 @@ class _HashCounter:
     def count(self, codes: Ids) -> None:
         self._counts = _add(self._counts, np.bincount(codes, minlength=1))
 
-    def finish(self) -> tuple[HashedVocabulary, None]:
-        return HashedVocabulary(self._counts), None
+    def finish(self) -> tuple[HashedVocabulary, Ids]:
+        return HashedVocabulary(self._counts), np.arange(len(self._counts), dtype=np.uint32)
 
 
 def _add(counts: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -108,7 +108,7 @@ def numbers_of_frame(frame: pl.DataFrame, names: Sequence[str], where: Where) ->
     Raises:
         DataError: for text that is no number, or a number too large, with its place.
     """
-    numbers = np.empty((len(frame), len(names)))
+    numbers = np.empty((len(frame), len(names)), order="F")  # column by column, as they come
 
     def read(position: int) -> None:
         column = frame[names[position]]

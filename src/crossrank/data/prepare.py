@@ -64,13 +64,13 @@ def prepare(
     table = open_table(source, on_error=on_error, **table_options)
     check_columns(schema.required, table.columns, table.name)
     settings = split or SplitSettings()
-    writer = DatasetWriter(into, schema, overwrite=overwrite)
-    with writer, Phases(shown=progress) as phases, writing(writer.path, DataError):
+    with DatasetWriter(into, schema, overwrite=overwrite) as writer, Phases(shown=progress) as phases:
         spool = Spool(writer.folder / "spool", schema)
         reading = _Reading(table, schema, settings, skip=on_error == "skip")
         phases.start("Reading")
         for chunk, share_done in ahead(reading.chunks(), depth=2):
-            spool.write(chunk)
+            with writing(writer.path, DataError):
+                spool.write(chunk)
             phases.add(len(chunk.parts), share_done)
         encoder, tables = reading.finish()
         phases.start("Writing")
@@ -113,7 +113,7 @@ class _Reading:
             good &= ~bad
         return dataclasses.replace(chunk, frame=chunk.frame.filter(good)), parts[good]
 
-    def finish(self) -> tuple[Encoder, dict[str, Ids | None]]:
+    def finish(self) -> tuple[Encoder, dict[str, Ids]]:
         """The encoder, and the tables that lead from codes to ids."""
         self._table.skipped.update(+self._skipped)
         if not self._num_training:
@@ -130,7 +130,7 @@ class _Reading:
 
 
 def _encode(
-    spool: Spool, encoder: Encoder, tables: Mapping[str, Ids | None]
+    spool: Spool, encoder: Encoder, tables: Mapping[str, Ids]
 ) -> Generator[tuple[dict[str, LabeledRows], float]]:
     """The second pass: the rows of each split, chunk by chunk, and the share that is done."""
     for chunk, share_done in spool.read():

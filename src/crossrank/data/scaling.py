@@ -41,7 +41,7 @@ class Scaling:
         filled = np.where(np.isnan(logged), self._means, logged)
         filled -= self._centers
         filled /= self._widths
-        return np.clip(filled, -LARGEST, LARGEST, out=filled).astype(np.float32)
+        return np.clip(filled, -LARGEST, LARGEST, out=filled).astype(np.float32, order="C")
 
     def restore(self, scaled: Floats) -> Doubles:
         """The numbers behind scaled ones."""
@@ -62,32 +62,29 @@ def take_logs(numbers: Doubles, shifts: Doubles) -> Doubles:
 
 
 class Moments:
-    """Means and deviations over chunks by Chan's pairwise update, which loses no digits however many rows there are."""
+    """Mean and deviation over chunks by Chan's pairwise update, which loses no digits however many rows there are."""
 
-    def __init__(self, num_columns: int) -> None:
-        self._rows = 0
-        self._count = np.zeros(num_columns, np.int64)
-        self._mean, self._squares = np.zeros(num_columns), np.zeros(num_columns)
-        self._low, self._high = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
+    def __init__(self) -> None:
+        self._count, self._missing = 0, 0
+        self._mean, self._squares = 0.0, 0.0
+        self._low, self._high = np.inf, -np.inf
 
     def add(self, numbers: Doubles) -> None:
-        """Rows with NaN for missing: (N, M)."""
-        present = ~np.isnan(numbers)
-        count = present.sum(axis=0)
-        total = self._count + count
-        mean = np.where(present, numbers, 0.0).sum(axis=0) / np.maximum(count, 1)
-        shift = (mean - self._mean) * (count > 0)
-        spread = np.square(np.where(present, numbers - mean, 0.0)).sum(axis=0)
-        self._squares += spread + shift**2 * (self._count * count / np.maximum(total, 1))
-        self._mean += shift * count / np.maximum(total, 1)
-        self._rows, self._count = self._rows + len(numbers), total
-        self._low = np.minimum(self._low, np.where(present, numbers, np.inf).min(axis=0, initial=np.inf))
-        self._high = np.maximum(self._high, np.where(present, numbers, -np.inf).max(axis=0, initial=-np.inf))
+        """More numbers of the column, with NaN for missing: (N,)."""
+        present = numbers[~np.isnan(numbers)]
+        self._missing += len(numbers) - len(present)
+        if not len(present):
+            return
+        mean, total = float(present.mean()), self._count + len(present)
+        shift = mean - self._mean
+        self._low, self._high = min(self._low, float(present.min())), max(self._high, float(present.max()))
+        present -= mean
+        self._squares += float(np.square(present).sum()) + shift**2 * self._count * len(present) / total
+        self._mean += shift * len(present) / total
+        self._count = total
 
-    def finish(self) -> list[NumericStatistics]:
-        varied = self._low < self._high  # rounding must not pass for the deviation of a constant
-        means = np.where(self._low == self._high, self._low, self._mean)
-        deviations = np.where(varied, np.sqrt(self._squares / np.maximum(self._count, 1)), 1.0)
-        deviations[deviations == 0] = 1.0
-        columns = zip(means.tolist(), deviations.tolist(), self._count.tolist(), strict=True)
-        return [NumericStatistics(mean, deviation, count, self._rows - count) for mean, deviation, count in columns]
+    def finish(self) -> NumericStatistics:
+        if self._low >= self._high:  # constant, or no value at all: rounding must not pass for a deviation
+            return NumericStatistics(self._low if self._count else 0.0, 1.0, self._count, self._missing)
+        deviation = float(np.sqrt(self._squares / self._count))
+        return NumericStatistics(self._mean, deviation or 1.0, self._count, self._missing)

@@ -30,21 +30,15 @@ class Spool:
     """Writes chunks, one file each, and gives them back once, in order, deleting them on the way."""
 
     def __init__(self, folder: Path, schema: Schema) -> None:
-        folder.mkdir()
         self._folder, self._schema = folder, schema
         self._count = 0
 
     def write(self, chunk: SpooledChunk) -> None:
-        bags = [array for bag in chunk.coded.bags for array in bag]
-        arrays = [
-            chunk.parts,
-            chunk.labels,
-            *chunk.coded.codes,
-            *bags,
-            chunk.coded.numbers,
-            chunk.weights,
-            chunk.groups,
-        ]
+        self._folder.mkdir(exist_ok=True)
+        coded = chunk.coded
+        codes = [_small(codes) for codes in coded.codes]
+        bags = [array for codes, offsets in coded.bags for array in (_small(codes), offsets)]
+        arrays = [chunk.parts, chunk.labels, *codes, *bags, coded.numbers, chunk.weights, chunk.groups]
         with self._path(self._count).open("wb") as file:
             for array in arrays:
                 if array is not None:
@@ -72,3 +66,8 @@ class Spool:
 
     def _path(self, number: int) -> Path:
         return self._folder / str(number)
+
+
+def _small(codes: Ids) -> NDArray[np.unsignedinteger[Any]]:
+    """The same codes in as few bytes as they need: what is written here costs as much as the dataset itself."""
+    return codes.astype(np.min_scalar_type(codes.max(initial=0)), copy=False)

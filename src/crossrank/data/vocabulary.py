@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.rows import Ids
 from crossrank.data.text import stable_hash, stable_hashes
 
 if TYPE_CHECKING:

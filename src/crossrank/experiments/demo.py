@@ -21,12 +21,11 @@ from crossrank.files import publish, writing
 from crossrank.runs import Run
 from crossrank.training import train
 
+SETTINGS: dict[str, dict[str, Any]] = {"embedding": {"dim": 8}, "deep": {"sizes": [64, 64]}}
 MODELS: dict[str, dict[str, Any]] = {
     "logistic-regression": {"model": {"name": "logistic-regression"}, "training": {"learning_rate": 0.01}},
-    "dnn": {"model": {"name": "dnn", "embedding": {"dim": 8}, "deep": {"sizes": [64, 64]}}},
-    "dcn-v2": {
-        "model": {"name": "dcn-v2", "embedding": {"dim": 8}, "cross": {"num_layers": 2}, "deep": {"sizes": [64, 64]}}
-    },
+    "dnn": {"model": {"name": "dnn", **SETTINGS}, "training": {"learning_rate": 0.005}},
+    "dcn-v2": {"model": {"name": "dcn-v2", **SETTINGS}, "training": {"learning_rate": 0.005}},
 }
 SHOWN = 10
 

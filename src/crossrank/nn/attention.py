@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from crossrank.nn.checks import check_count, check_width
-from crossrank.nn.linear import he_normal_
+from crossrank.nn.linear import Linear
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, num_heads: int) -> Tensor:
@@ -28,14 +27,14 @@ class InteractingLayer(nn.Module):
     | ``ẽ_m = [Σ_k α_mk W_value e_k  for each head]``  (Eqs. 6 and 7)
     | ``e_m' = ReLU(ẽ_m + W_res e_m)``  (Eq. 8)
 
-    ======  =======  =====================================================================
+    ======  =======  =============================================
     code    paper    meaning
-    ======  =======  =====================================================================
-    query   W_Query  (H A, E), the heads below each other
-    key     W_Key    (H A, E)
-    value   W_Value  (H A, E)
-    skip    W_Res    (H A, E); None where residual is off
-    ======  =======  =====================================================================
+    ======  =======  =============================================
+    query   W_Query  Linear E -> H A, the heads side by side
+    key     W_Key    Linear E -> H A
+    value   W_Value  Linear E -> H A
+    skip    W_Res    Linear E -> H A; None where residual is off
+    ======  =======  =============================================
 
     Shape: (..., F, E) -> (..., F, H A).
     Cost: F E H A multiplications for each of the four matrices and 2 F² H A for the attention, for each row.
@@ -55,35 +54,29 @@ class InteractingLayer(nn.Module):
         ShapeError: for fields of another width.
 
     Example:
+        >>> import torch
         >>> layer = InteractingLayer(4, num_heads=2, head_dim=3)
         >>> layer(torch.randn(5, 7, 4)).shape
         torch.Size([5, 7, 6])
     """
 
-    skip: nn.Parameter | None
+    skip: Linear | None
 
     def __init__(self, input_dim: int, *, num_heads: int, head_dim: int, residual: bool = True) -> None:
         super().__init__()
         for name, count in {"input_dim": input_dim, "num_heads": num_heads, "head_dim": head_dim}.items():
             check_count(name, count)
         self.input_dim, self.num_heads, self.output_dim = input_dim, num_heads, num_heads * head_dim
-        self.query = nn.Parameter(torch.empty(self.output_dim, input_dim))
-        self.key = nn.Parameter(torch.empty(self.output_dim, input_dim))
-        self.value = nn.Parameter(torch.empty(self.output_dim, input_dim))
-        skip = nn.Parameter(torch.empty(self.output_dim, input_dim)) if residual else None
-        self.register_parameter("skip", skip)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        for kernel in self.parameters():
-            he_normal_(kernel)
+        self.query = Linear(input_dim, self.output_dim, bias=False)
+        self.key = Linear(input_dim, self.output_dim, bias=False)
+        self.value = Linear(input_dim, self.output_dim, bias=False)
+        self.skip = Linear(input_dim, self.output_dim, bias=False) if residual else None
 
     def forward(self, fields: Tensor) -> Tensor:
         check_width("fields", fields, self.input_dim)
-        query, key, value = (F.linear(fields, kernel) for kernel in (self.query, self.key, self.value))
-        attended = attend(query, key, value, num_heads=self.num_heads)  # (..., F, H A)
-        return F.relu(attended if self.skip is None else attended + F.linear(fields, self.skip))
+        query, key, value = self.query(fields), self.key(fields), self.value(fields)  # (..., F, H A)
+        attended = attend(query, key, value, num_heads=self.num_heads)
+        return F.relu(attended if self.skip is None else attended + self.skip(fields))
 
     def extra_repr(self) -> str:
-        heads = f"num_heads={self.num_heads}, head_dim={self.output_dim // self.num_heads}"
-        return f"input_dim={self.input_dim}, {heads}, residual={self.skip is not None}"
+        return f"num_heads={self.num_heads}"

@@ -18,14 +18,14 @@ class TransformerLayer(nn.Module):
     | ``Z = X + [H_1; …; H_H] W_m``
     | ``X' = Z + ReLU(Z W_1 + b_1) W_2 + b_2``  (InterHAt, section "Multi-head Transformer")
 
-    ======  ====================================================
+    ======  ===============================================================
     code    meaning
-    ======  ====================================================
-    query   (H A, E), the heads below each other; so are key and value
+    ======  ===============================================================
+    query   Linear E -> H A, the heads side by side; so are key and value
     mix     W_m, from the heads back to the width of a field
     inner   W_1 and b_1, to four times the width
     outer   W_2 and b_2, and back
-    ======  ====================================================
+    ======  ===============================================================
 
     Shape: (..., F, E) -> (..., F, E).
     Cost: F (4 E H A + 8 E²) + 2 F² H A multiplications for each row.
@@ -81,7 +81,11 @@ class AttentionalAggregation(nn.Module):
 
     Args:
         input_dim: E, the width of the vectors.
-        hidden_dim: S, the rows of W (S, E) and the length of c.
+        hidden_dim: S, the rows of ``weight`` W (S, E) and the length of ``context`` c.
+
+    Raises:
+        ConfigError: for a width below 1.
+        ShapeError: for vectors of another width.
 
     Example:
         >>> AttentionalAggregation(4, hidden_dim=8)(torch.randn(5, 7, 4)).shape
@@ -92,6 +96,7 @@ class AttentionalAggregation(nn.Module):
         super().__init__()
         check_count("input_dim", input_dim)
         check_count("hidden_dim", hidden_dim)
+        self.input_dim = input_dim
         self.weight = nn.Parameter(torch.empty(hidden_dim, input_dim))
         self.context = nn.Parameter(torch.empty(hidden_dim))
         self.reset_parameters()
@@ -101,6 +106,7 @@ class AttentionalAggregation(nn.Module):
         he_normal_(self.context)
 
     def forward(self, vectors: Tensor) -> Tensor:
+        check_width("vectors", vectors, self.input_dim)
         scores = F.relu(F.linear(vectors, self.weight)) @ self.context  # (..., N)
         weights = scores.softmax(dim=-1).unsqueeze(-2)  # (..., 1, N)
         return (weights @ vectors).squeeze(-2)  # (..., E)
@@ -121,6 +127,10 @@ class HierarchicalAttention(nn.Module):
         input_dim: E, the width of a field.
         num_orders: K.
         hidden_dim: S, the width of the aggregations' networks.
+
+    Raises:
+        ConfigError: for a width or a count below 1.
+        ShapeError: for fields of another width.
 
     Example:
         >>> HierarchicalAttention(4, num_orders=3, hidden_dim=8)(torch.randn(5, 7, 4)).shape

@@ -18,12 +18,12 @@ class LogarithmicLayer(nn.Module):
     ``y_j = exp(Σ_i w_ij ln |v_i| + b_j) = e^{b_j} |v_1|^{w_1j} ⊙ … ⊙ |v_F|^{w_Fj}``
     (AFN, section "Logarithmic Transformation Layer")
 
-    ======  =====  =========================================================================
+    ======  =====  ============================================================================
     code    paper  meaning
-    ======  =====  =========================================================================
+    ======  =====  ============================================================================
     weight  w_ij   (N, F), the power of each field in each of the N crosses
-    bias    b_j    (N,), a factor of each cross; ours
-    ======  =====  =========================================================================
+    bias    b_j    (N,), a factor of each cross; in the authors' program, not in the formula
+    ======  =====  ============================================================================
 
     Shape: fields (B, F, E) -> (B, E, N).
     Cost: F N E multiplications for each row, and F E logarithms and N E exponentials.

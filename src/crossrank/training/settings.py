@@ -23,7 +23,8 @@ class TrainingSettings:
         "lazy", "Adam and average of embedding rows: every row at every step (dense), or those of the batch (lazy)"
     )
     precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "of matrix products; weights and sums stay float32. auto: bfloat16 where the processor has it and it pays"
+        "auto",
+        "of matrix products; weights and sums stay float32. auto: bfloat16 where the processor has it and it pays",
     )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     epochs: int = setting(10, "passes over the training rows, at most")

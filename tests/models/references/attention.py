@@ -31,17 +31,19 @@ def heads(vectors, query, key, value, *, num_heads, scale):
 
 
 def interacting_layer(vectors, weights, name, *, num_heads):
-    query, key, value = (weights[f"{name}.{kernel}"] for kernel in ("query", "key", "value"))
+    query, key, value = (weights[f"{name}.{kernel}.weight"] for kernel in ("query", "key", "value"))
     mixed = heads(vectors, query, key, value, num_heads=num_heads, scale=1.0)
-    if f"{name}.skip" in weights:
-        mixed = [one + dense(vector, weights[f"{name}.skip"]) for one, vector in zip(mixed, vectors, strict=True)]
+    if f"{name}.skip.weight" in weights:
+        mixed = [
+            one + dense(vector, weights[f"{name}.skip.weight"]) for one, vector in zip(mixed, vectors, strict=True)
+        ]
     return [np.array([max(x, 0.0) for x in one]) for one in mixed]
 
 
 def autoint(x0, values, weights, *, num_embedded, width, num_heads):
     vectors = fields(x0, weights, num_embedded=num_embedded, width=width)
     layer = 0
-    while f"attention.{layer}.query" in weights:
+    while f"attention.{layer}.query.weight" in weights:
         vectors = interacting_layer(vectors, weights, f"attention.{layer}", num_heads=num_heads)
         layer += 1
     plus = "deep.layers.0.weight" in weights

@@ -1,0 +1,104 @@
+"""How many directions the matrices of a cross network need.
+
+The singular values σ_1 ≥ σ_2 ≥ … of a layer's matrix W say what a matrix of rank r can keep: the share
+``Σ_{k ≤ r} σ_k² / Σ_k σ_k²`` of its energy (section 3.3 of the paper). Two spectra are taken:
+
+- of **W itself**, initial against learned, as the paper draws them. It treats every direction alike, also those that no
+  row ever takes;
+- of **W as the data uses it**, ``diag(d) W C^(1/2)`` with ``C = E x_l x_lᵀ`` and ``d_a² = E (g_a x0_a)²``, g the gradient
+  of a row's logit by the layer's output. Its energy is what W does to the logit, to first order, so the best matrix of
+  rank r is the one that keeps most of this energy (:func:`low_rank_factors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from crossrank.data import Split
+from crossrank.errors import ConfigError
+from crossrank.evaluation.crosses import mean_matrix, sample, trace
+from crossrank.models import Model
+
+FLOOR = 1e-3  # of the largest: directions with less than this are as good as unused, and must not be divided by
+
+
+class Usage(NamedTuple):
+    """How the data uses a layer's matrix: ``weight`` is diag(d) W C^(1/2), and W = ``left`` weight ``right``.
+
+    Shape: (D, D) each.
+    """
+
+    left: Tensor
+    weight: Tensor
+    right: Tensor
+
+
+def numerical_rank(values: Sequence[float], tolerance: float) -> int:
+    """R_T, the number of singular values that reach ``tolerance`` times the largest.
+
+    The paper's ``argmin_k (σ_k < T σ_1)`` is the first value that may be dropped; this is how many stand before it.
+
+    >>> numerical_rank([4.0, 2.0, 0.1, 0.01], 0.05)
+    2
+    """
+    return sum(value >= tolerance * max(values) for value in values)
+
+
+def energy_rank(values: Sequence[float], share: float) -> int:
+    """The smallest rank that keeps this share of the energy Σ σ².
+
+    >>> energy_rank([3.0, 4.0, 0.0], 0.9), energy_rank([3.0, 4.0, 0.0], 0.6)
+    (2, 1)
+    """
+    if not 0 < share <= 1:
+        raise ConfigError(f"The share of energy to keep must be above 0 and at most 1; got {share}.")
+    squares = sorted((value**2 for value in values), reverse=True)
+    kept = list(accumulate(squares))
+    return 1 + sum(energy < share * kept[-1] for energy in kept)
+
+
+def measure_spectra(model: Model, rows: Split) -> list[dict[str, Any]]:
+    """The singular values of each cross layer's matrix, falling: of W, and of W as these rows use it.
+
+    Returns:
+        ``[{"network": 1, "layer": 1, "values": […], "used": […]}, …]``, empty without cross layers or rows.
+    """
+    networks = model.cross_networks()
+    if not networks or rows.num_rows == 0:
+        return []
+    seen = trace(model, sample(rows))
+    return [
+        {
+            "network": number,
+            "layer": depth,
+            "values": torch.linalg.svdvals(mean_matrix(layer, seen[layer][1])).tolist(),
+            "used": torch.linalg.svdvals(usage(mean_matrix(layer, seen[layer][1]), *seen[layer]).weight).tolist(),
+        }
+        for number, network in enumerate(networks, start=1)
+        for depth, layer in enumerate(network.layers, start=1)
+    ]
+
+
+def usage(weight: Tensor, x0: Tensor, xl: Tensor, gradient: Tensor) -> Usage:
+    """How rows use a matrix; see the head of this file.
+
+    Shape: weight (D, D), the others (B, D).
+    """
+    weight, x0, xl, gradient = (x.detach().double() for x in (weight, x0, xl, gradient))
+    scale = (gradient * x0).square().mean(dim=0).sqrt()  # (D,)
+    scale = scale.clamp_min(FLOOR * scale.max()) if scale.max() > 0 else torch.ones_like(scale)
+    values, vectors = torch.linalg.eigh(xl.T @ xl / len(xl))  # (D,), (D, D)
+    root = values.clamp_min(FLOOR**2 * values.max().clamp_min(torch.finfo(values.dtype).tiny)).sqrt()
+    return Usage((1 / scale).diag(), scale[:, None] * weight @ (vectors * root), (vectors / root).T)
+
+
+def low_rank_factors(matrix: Usage, rank: int) -> tuple[Tensor, Tensor]:
+    """up (D, R) and down (R, D), whose product is nearest to W among all matrices of this rank, as the data uses it."""
+    u, values, vt = torch.linalg.svd(matrix.weight)
+    root = values[:rank].sqrt()
+    return matrix.left @ (u[:, :rank] * root), (root[:, None] * vt[:rank]) @ matrix.right

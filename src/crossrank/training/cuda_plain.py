@@ -1,0 +1,220 @@
+"""The parts of a step on a GPU, in plain torch: what each kernel of :mod:`crossrank.training.cuda_kernels` must equal.
+
+They run on any device. Names: B rows in a batch, F features, D the width of x0 and L ≥ D its padded width, N = B F
+looked-up rows of a table, U of them distinct.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from crossrank.training.lazy import BETAS, EPSILON, decay_at, decay_product
+
+
+class Columns(NamedTuple):
+    """Where each embedded column of x0 comes from: ``table[base + id · width]``, the id being that of its feature.
+
+    Shape: all (embedded columns,).
+    """
+
+    feature: Tensor
+    width: Tensor
+    base: Tensor
+
+
+class Taken(NamedTuple):
+    """A batch of fixed size. Rows beyond the end repeat the first one, with weight 0, and so change nothing.
+
+    Shape: ids (B, F), numeric (B, M), labels (B,), weights (B,).
+    """
+
+    ids: Tensor
+    numeric: Tensor
+    labels: Tensor
+    weights: Tensor
+
+
+class Segments(NamedTuple):
+    """Looked-up rows in sorted order; equal ones are a segment.
+
+    Shape: rows (N,), places (N,) of them before sorting, starts (N + 1,) of segments and N from the last one on,
+    count () of segments.
+    """
+
+    rows: Tensor
+    places: Tensor
+    starts: Tensor
+    count: Tensor
+
+
+class Gradient(NamedTuple):
+    """The gradient of looked-up rows inside a matrix: place n is row n // F, from the column ``first[n % F]`` on.
+
+    Shape: matrix (B, L), first (F,).
+    """
+
+    matrix: Tensor
+    first: Tensor
+    width: int
+
+
+class Numbers(NamedTuple):
+    """What a step's updates share, on the device.
+
+    Shape: step () int64; now (3,) float64: learning rate / (1 - β1^t), sqrt(1 - β2^t), 1 - d_t; scale (models,), what
+    the clip multiplies gradients with.
+    """
+
+    step: Tensor
+    now: Tensor
+    scale: Tensor
+
+
+def take_batch(source: Taken, order: Tensor, start: Tensor, batch_size: int) -> Taken:
+    """The rows ``order[start : start + batch_size]`` of a whole split."""
+    places = start + torch.arange(batch_size, device=order.device)
+    real = places < len(order)
+    rows = order[torch.where(real, places, start)]
+    return Taken(
+        source.ids[rows], source.numeric[rows], source.labels[rows], source.weights[rows % len(source.weights)] * real
+    )
+
+
+def embed(ids: Tensor, numeric: Tensor, table: Tensor, columns: Columns, padded_dim: int, dtype: torch.dtype) -> Tensor:
+    """x0 with a column of ones behind it, then zeros: (B, F), (B, M) -> (B, L)."""
+    places = columns.base + ids[:, columns.feature].long() * columns.width  # (B, embedded columns)
+    x0 = torch.cat([table[places], numeric, torch.ones_like(numeric[:, :1]).expand(len(ids), 1)], dim=1)
+    return F.pad(x0, (0, padded_dim - x0.shape[1])).to(dtype)
+
+
+def cross(x0: Tensor, u: Tensor, xl: Tensor) -> Tensor:
+    """x0 ⊙ u + xl, with u = W xl + b."""
+    return (x0.float() * u.float() + xl.float()).to(x0.dtype)
+
+
+def cross_backward(
+    gradient: Tensor, x0: Tensor, u: Tensor, gathered: Tensor | None, *, input_dim: int, carried: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradients by u, zero in the padding, and by x0 where it is a factor, added to what is gathered already.
+
+    ``carried`` adds the incoming gradient too: the first layer's xl is x0.
+    """
+    g = gradient.float()
+    by_u = g * x0.float()
+    by_u[:, input_dim:] = 0
+    by_x0 = g * u.float() + (g if carried else 0.0) + (0.0 if gathered is None else gathered.float())
+    return by_u.to(x0.dtype), by_x0.to(x0.dtype)
+
+
+def relu_backward(gradient: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Through h = relu(z): the gradient by z, and its sum over rows in float32."""
+    by_z = gradient * (h > 0)
+    return by_z, by_z.float().sum(dim=0)
+
+
+def head(x: Tensor, weight: Tensor, start: Tensor) -> Tensor:
+    """start + x · weight in float32; x may be wider than the weight: (B, L), (K,) -> (B,)."""
+    return start + x[:, : len(weight)].float() @ weight
+
+
+def head_backward(x: Tensor, weight: Tensor, by_logits: Tensor, *, relu: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients by x, through the relu that made it if there was one, by the weight, and by that relu's bias."""
+    inside = x[:, : len(weight)].float()
+    by_x = by_logits[:, None] * weight  # (B, K)
+    if relu:
+        by_x = by_x * (inside > 0)
+    padded = F.pad(by_x, (0, x.shape[1] - len(weight)))  # (B, L)
+    return padded.to(x.dtype), by_logits @ inside, padded.sum(dim=0) if relu else None
+
+
+def loss_and_gradient(logits: Tensor, labels: Tensor, weights: Tensor, *, binary: bool) -> tuple[Tensor, Tensor]:
+    """:func:`crossrank.training.loss.data_loss` and its gradient by the logits: () and (B,)."""
+    share = weights / weights.sum().clamp_min(1e-12)
+    if binary:
+        losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        return (losses * share).sum(), (torch.sigmoid(logits) - labels) * share
+    return ((logits - labels).square() * share).sum(), 2 * (logits - labels) * share
+
+
+def sum_segments(segments: Segments, gradient: Gradient) -> tuple[Tensor, Tensor]:
+    """The gradient of each distinct row, and its squared length: (N, width) and (N,), zero behind the last segment."""
+    matrix, first, width = gradient
+    size, features = len(segments.rows), len(first)
+    columns = first[segments.places % features].long()[:, None] + torch.arange(width, device=matrix.device)
+    vectors = matrix[segments.places // features][:, :].gather(1, columns).float()  # (N, width)
+    number = torch.bucketize(torch.arange(size, device=matrix.device), segments.starts[:-1], right=True) - 1
+    number = number.clamp(max=size - 1)
+    total = matrix.new_zeros(size, width, dtype=torch.float32).index_add_(0, number, vectors)
+    return total, total.square().sum(dim=1)
+
+
+def begin_update(
+    step: Tensor, dense: Tensor, rows: Tensor, *, learning_rate: float, decay: float, clip_norm: float
+) -> Numbers:
+    """Count the step, and work out what its updates share.
+
+    Shape: dense (models,), rows (models,): the squared length of a model's gradient, in these two parts.
+    """
+    step += 1
+    t, (beta1, beta2) = int(step), BETAS
+    now = [learning_rate / (1 - beta1**t), math.sqrt(1 - beta2**t), 1 - decay_at(t, decay)]
+    norm = (dense + rows).sqrt()
+    scale = (clip_norm / (norm + 1e-6)).clamp(max=1.0) if clip_norm else torch.ones_like(norm)
+    return Numbers(step, torch.tensor(now, dtype=torch.float64, device=step.device), scale.float())
+
+
+def adam(
+    weight: Tensor, mean: Tensor, square: Tensor, average: Tensor | None, copy: Tensor | None, gradient: Tensor,
+    numbers: Numbers,
+) -> None:  # fmt: skip
+    """Adam and average for dense weights; ``copy`` is theirs in another type. Shape: all (models, P)."""
+    step_size, root, change = numbers.now.to(weight.dtype)
+    g = gradient * numbers.scale[:, None]
+    mean.lerp_(g, 1 - BETAS[0])
+    square.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
+    weight.sub_(step_size * mean / (square.sqrt() / root + EPSILON))
+    if average is not None:
+        average.lerp_(weight, change)
+    if copy is not None:
+        copy.copy_(weight)
+
+
+def adam_rows(
+    weight: Tensor, state: Tensor, last: Tensor, segments: Segments, total: Tensor, numbers: Numbers, *, decay: float
+) -> None:
+    """Adam and average for the distinct rows of the segments, as :meth:`LazyTable.update` does it."""
+    step_size, root, change = numbers.now.to(weight.dtype)
+    count, width = int(segments.count), weight.shape[1]
+    rows = segments.rows[segments.starts[:count]].long()  # (U,)
+    model = rows // max(len(weight) // len(numbers.scale), 1)
+    g = total[:count] * numbers.scale[model][:, None]
+    touched, old = state[rows], weight[rows]
+    mean, square, *average = torch.split(touched, width, dim=1)
+    mean.lerp_(g, 1 - BETAS[0])
+    square.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
+    new = old - step_size * mean / (square.sqrt() / root + EPSILON)
+    for kept in average:
+        t = int(numbers.step)
+        behind = decay_product(last[rows], t - 1, decay).to(kept)[:, None]
+        kept.sub_(old).mul_(behind).add_(old).lerp_(new, change)
+        last[rows] = t
+    weight[rows], state[rows] = new, touched
+
+
+def sort_rows(rows: Tensor) -> Segments:
+    """Bring equal rows together: (N,)."""
+    ordered, places = rows.sort()
+    size = len(rows)
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    number = first.cumsum(0)  # from 1 on
+    every = torch.arange(size, device=rows.device)
+    starts = torch.full((size + 1,), size, device=rows.device)
+    # Places inside a segment write N at the end, where it stands already.
+    starts.scatter_(0, torch.where(first, number - 1, size), torch.where(first, every, size))
+    return Segments(ordered, places, starts, number[-1])
