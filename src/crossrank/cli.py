@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 data_commands = typer.Typer(help="Look into tables and datasets, and make large ones.", no_args_is_help=True)
 app.add_typer(data_commands, name="data")
+bench_commands = typer.Typer(help="Measure the library on this machine.", no_args_is_help=True)
+app.add_typer(bench_commands, name="bench")
 out, talk = Console(), Console(stderr=True)
 
 OnError = Literal["raise", "skip"]
@@ -110,7 +112,7 @@ def prepare(
 ) -> None:
     """Encode tables into a dataset that training reads at full speed.
 
-    Splits are set with --set split.method=random|time|group, split.column=NAME, split.fractions=[0.8,0.1,0.1].
+    Splits are set with --set split.method=random|time|time-then-random|group, split.column=NAME, split.fractions=[0.8,0.1,0.1].
     """
     from crossrank.config import override, parse
     from crossrank.data.prepare import prepare as prepare_dataset
@@ -274,6 +276,20 @@ def cost(
     settings = parse_model_settings(values.get("model", {}))
     features = EncodedDataset.open(dataset).features if dataset else CRITEO.features
     out.print(cost_table({settings.name: model_cost(settings, features)}), markup=False, highlight=False)
+
+
+@bench_commands.command("models", epilog="Example: crossrank bench models --batch 512 --threads 1")
+def bench_models(
+    batch: Annotated[int, typer.Option(help="Rows in a step.")] = 512,
+    threads: Annotated[int, typer.Option(help="Threads of each matrix product.")] = 2,
+    repeats: Annotated[int, typer.Option(help="Steps of each model; the median counts.")] = 31,
+) -> None:
+    """Time a forward and backward pass of every model at one setting, beside its multiply-adds."""
+    from crossrank.experiments.bench import bench_models as measure
+    from crossrank.experiments.bench import bench_table
+
+    rows = measure(batch_size=batch, num_threads=threads, repeats=repeats)
+    out.print(bench_table(rows), markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -105,6 +105,12 @@ def test_a_folder_that_is_no_dataset_is_refused(copy, tmp_path):
     _change_manifest(copy, format_version=99)
     with pytest.raises(DataError, match="must have format version 1; got 99"):
         EncodedDataset.open(copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(
+        json.dumps({key: manifest[key] for key in ("format", "splits")} | {"format_version": 1})
+    )
+    with pytest.raises(DataError, match="must have 'arrays'; it is missing"):
+        EncodedDataset.open(copy)
     _change_manifest(copy, format="something else")
     with pytest.raises(DataError, match="must be an encoded dataset"):
         EncodedDataset.open(copy)

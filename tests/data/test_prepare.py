@@ -147,7 +147,7 @@ def test_binary_labels_may_be_written_in_these_ways(tmp_path, labels):
 
 
 @pytest.mark.parametrize(
-    ("bad", "shown"), [("2", "2"), ("", "nothing"), ("yes", "yes"), ("nan", "nan"), ("0.5", "0.5")]
+    ("bad", "shown"), [("2", "2"), ("", "nothing"), ("yes", "yes"), ("nan", "nan"), ("0.5", "0.5"), ("1e300", "1e300")]
 )
 def test_other_binary_labels_are_refused_with_their_line(tmp_path, bad, shown):
     (tmp_path / "valid.csv").write_text("n,click\n1,0\n2,1\n3," + bad + "\n")

@@ -123,3 +123,41 @@ def test_explain_gives_the_strongest_first_and_only_what_was_asked(run) -> None:
 def test_a_model_without_cross_layers_has_no_crosses(dataset) -> None:
     model = build_model(parse_model_settings({"name": "dnn"}), dataset.features)
     assert measure_crosses(model, dataset.valid) == []
+
+
+def test_the_directed_view_lists_both_blocks_of_a_pair(run) -> None:
+    pairs, directed = explain(run, layer=1), explain(run, layer=1, directed=True)
+    names = run.model.layout.names
+    assert {(p["left"], p["right"]) for p in directed} == {(a, b) for a in names for b in names if a != b}
+    blocks = {(p["left"], p["right"]): p for p in directed}
+    for pair in pairs:
+        one, two = blocks[pair["left"], pair["right"]], blocks[pair["right"], pair["left"]]
+        assert pair["norm"] == pytest.approx(math.hypot(one["norm"], two["norm"]))
+        assert abs(one["strength"] - two["strength"]) <= pair["strength"] * (1 + 1e-5)  # the root mean square is a norm
+        assert pair["strength"] <= (one["strength"] + two["strength"]) * (1 + 1e-5)
+
+
+def test_directed_norms_are_those_of_the_blocks(run) -> None:
+    weight = run.model.cross_networks()[0].layers[0].weight.detach()
+    layout = run.model.layout
+    for pair in explain(run, layer=1, directed=True):
+        block = weight[layout[pair["left"]].slice, layout[pair["right"]].slice]
+        assert pair["norm"] == pytest.approx(block.norm().item(), rel=1e-4)
+
+
+def test_features_with_themselves_are_listed_apart(run) -> None:
+    assert all(pair["left"] != pair["right"] for pair in explain(run))
+    selves = explain(run, layer=1, selves=True)
+    assert {pair["left"] for pair in selves} == {pair["right"] for pair in selves} == set(run.model.layout.names)
+
+
+def test_many_rows_are_traced_in_parts(dataset, monkeypatch) -> None:
+    import crossrank.evaluation.crosses as crosses
+
+    torch.manual_seed(0)
+    model = build_model(parse_model_settings({"embedding": {"dim": 3}}), dataset.features)
+    whole = measure_crosses(model, dataset.valid)
+    monkeypatch.setattr(crosses, "TRACED_NUMBERS", 700)
+    for one, two in zip(whole, measure_crosses(model, dataset.valid), strict=True):
+        assert one["strength"] == pytest.approx(two["strength"], rel=1e-4)
+        assert one["strengths"] == pytest.approx(two["strengths"], rel=1e-4)

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 import torch
 
-from crossrank.experiments.bench import Row, _bytes_moved, bench_models, bench_table
+from crossrank.experiments.bench import Row, _traffic, bench_models, bench_table
 
-ROW = Row("fm", 10, 5, 1.0, 80.0, 1000, memory_share=1.02, fixed_share=0.2)
+ROW = Row("fm", 10, 5, 1.0, 80.0, 1000, memory_share=1.02, lookup_share=0.2)
 
 
 def test_the_dnn_comes_first_and_is_the_measure():
@@ -24,11 +24,12 @@ def test_the_dnn_comes_first_and_is_the_measure():
 
 def test_bytes_are_counted_once_for_each_operand_and_not_for_views():
     left, right = torch.ones(3, 4), torch.ones(4, 5)
-    assert _bytes_moved(lambda: left.view(12).view(3, 4) @ right) == 4 * (12 + 20 + 15)
+    traffic = _traffic(lambda: left.view(12).view(3, 4) @ right)
+    assert (traffic.total, traffic.largest) == (4 * (12 + 20 + 15), 4 * 20)
 
 
 def test_a_slow_model_tells_its_bound():
-    assert ROW.bound == "memory 100%, fixed cost 20%"
+    assert ROW.bound == "lookups 20%, memory 100%"
     assert dataclasses.replace(ROW, ratio=3.0).bound == "arithmetic"
 
 

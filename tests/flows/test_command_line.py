@@ -33,8 +33,8 @@ def crossrank(*words, cwd=".", code=0):
         try:
             main()
             status = 0
-        except SystemExit as exit:
-            status = exit.code or 0
+        except SystemExit as stop:
+            status = stop.code or 0
     assert status == code, output.getvalue() + talk.getvalue()
     return output.getvalue(), talk.getvalue()
 

@@ -214,9 +214,8 @@ class EncodedDataset:
             DataError: for the first one that differs.
         """
         for name, about in self.manifest["arrays"].items():
-            self._compare(
-                name, array_checksum(map_array(self.path / name, about["dtype"], about["shape"])), about["checksum"]
-            )
+            found = array_checksum(map_array(self.path / name, about["dtype"], about["shape"]))
+            self._compare(name, found, about["checksum"])
         for name, expected in self.manifest["encoder"].items():
             self._compare(f"encoder/{name}", checksum(self.path / "encoder" / name), expected)
 
@@ -244,4 +243,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"The dataset {path} must have format version {FORMAT_VERSION}; got {manifest.get('format_version')!r}.",
             hint="It was written by another version of crossrank; prepare it again.",
         )
+    for key in ("splits", "arrays", "encoder", "fingerprint"):
+        if key not in manifest:
+            raise DataError(
+                f"{path}/manifest.json must have '{key}'; it is missing.", hint="Prepare the dataset again."
+            )
     return manifest

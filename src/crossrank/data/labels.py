@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossrank.data.numbers import Mask, Where, parse_column
+from crossrank.data.numbers import Doubles, Mask, Where, parse_column
 from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
@@ -52,17 +52,22 @@ def _parse_labels(frame: pl.DataFrame, label: Label) -> tuple[Floats, Mask]:
 
     labels, bad = parse_column(frame[label.name])
     if label.kind == "real":
-        return labels.astype(np.float32), bad | np.isnan(labels)
+        return _single(labels), bad | np.isnan(labels)
     wrong = (labels != 0) & (labels != 1)
     if wrong.any() and frame.schema[label.name] == pl.String:
         labels, bad = parse_column(frame[label.name].replace(WORDS))
         wrong = (labels != 0) & (labels != 1)
-    return labels.astype(np.float32), bad | wrong
+    return _single(labels), bad | wrong
 
 
 def _parse_weights(frame: pl.DataFrame, name: str) -> tuple[Floats, Mask]:
     weights, bad = parse_column(frame[name])
-    return weights.astype(np.float32), bad | ~(weights >= 0)
+    return _single(weights), bad | ~(weights >= 0)
+
+
+def _single(numbers: Doubles) -> Floats:
+    with np.errstate(over="ignore"):  # what is too large is refused by name, not by a warning
+        return numbers.astype(np.float32)
 
 
 def _refuse(bad: Mask, column: pl.Series, contract: str, where: Where) -> None:

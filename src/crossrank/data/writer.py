@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -41,7 +42,7 @@ class DatasetWriter:
 
     def __init__(self, path: Path | str, schema: Schema, *, overwrite: bool = False) -> None:
         self.path, self.schema, self._overwrite = Path(path), schema, overwrite
-        self.folder = self.path.with_name(f"{self.path.name}.partial-{os.getpid()}")
+        self.folder = self.path.absolute().with_name(f"{self.path.absolute().name}.partial-{os.getpid()}")
         self._lock: IO[bytes] | None = None
         self._splits: list[str] = []
         self._arrays: dict[str, ArrayWriter] = {}
@@ -97,7 +98,10 @@ class DatasetWriter:
             encoder.save(self.folder / "encoder")
             files = {file.name: checksum(file) for file in sorted((self.folder / "encoder").iterdir())}
             num_rows = {split: self._arrays[f"{split}/labels.npy"].num_rows for split in self._splits}
-            content = {"encoder": files, "arrays": {name: array.finish() for name, array in self._arrays.items()}}
+            content = {
+                "encoder": files,
+                "arrays": {name: array.finish() for name, array in sorted(self._arrays.items())},
+            }
             manifest = {
                 "format": FORMAT,
                 "format_version": FORMAT_VERSION,
@@ -166,7 +170,7 @@ def _lock(folder: Path) -> IO[bytes] | None:
 
 def _remove_stale(path: Path) -> None:
     """Remove what interrupted runs left beside the target; a folder that is still being written is locked."""
-    for folder in path.parent.glob(f"{path.name}.partial-*"):
+    for folder in path.parent.glob(f"{glob.escape(path.name)}.partial-*"):
         with contextlib.suppress(BlockingIOError):
             if mark := _lock(folder):
                 shutil.rmtree(folder, ignore_errors=True)

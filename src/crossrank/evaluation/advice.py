@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from crossrank.evaluation.spectrum import energy_rank
 from crossrank.models import ModelSettings
@@ -52,8 +52,8 @@ def advise(layers: Sequence[Mapping[str, Any]], settings: ModelSettings, feature
     if cross.layer != "full":
         return _about_rank(rank, min(width, _total_rank(cross, width)))
     low_rank = dataclasses.replace(cross, layer="low_rank", rank=rank)
-    narrow: Any = dataclasses.replace(settings, **{"cross": low_rank})
-    before, after = (model_cost(each, features).network_parameters for each in (settings, narrow))
+    low_rank_settings = dataclasses.replace(cast(Any, settings), cross=low_rank)
+    before, after = (model_cost(each, features).network_parameters for each in (settings, low_rank_settings))
     return _about_width(rank, width, before, after)
 
 
@@ -78,8 +78,9 @@ def _about_width(rank: int, width: int, before: int, after: int) -> Advice:
     if saved > 0:
         experts = -(-rank // EXPERTS)
         text += (
-            f"Low-rank layers of that rank would save {saved:.0%} of the parameters outside the tables ({before:,} to "
-            f"{after:,}): crossrank compress RUN --rank {rank}, or train dcn-mix with {EXPERTS} experts of rank {experts}."
+            f"Low-rank layers of that rank would save {saved:.0%} of the parameters outside the tables "
+            f"({before:,} to {after:,}): crossrank compress RUN --rank {rank}; "
+            f"or train dcn-mix with {EXPERTS} experts of rank {experts}."
         )
     else:
         text += (

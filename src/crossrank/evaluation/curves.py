@@ -1,4 +1,4 @@
-"""Curves and breakdowns of a model's answers, small enough to be kept beside it: a few kilobytes for any number of rows."""
+"""Curves and breakdowns of a model's answers, a few kilobytes for any number of rows; every row counts once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data import Encoder, Split
+from crossrank.data import MISSING_ID, UNSEEN_ID, Encoder, Split
 from crossrank.evaluation.evaluate import SCORING_ROWS
 from crossrank.evaluation.grouped import Floats
 from crossrank.evaluation.metrics import measure, sigmoid
@@ -18,7 +18,6 @@ SCORE_BINS = 48
 ROC_POINTS = 200
 GROUP_ROWS = 200_000  # rows that breakdowns look at
 GROUP_VALUES = 12  # values of a column that stand alone; the others are taken together
-OTHERS = "all others"
 
 
 def measure_curves(model: Model, rows: Split, encoder: Encoder) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def measure_curves(model: Model, rows: Split, encoder: Encoder) -> dict[str, Any
     kind = encoder.schema.label.kind
     labels = np.asarray(rows.labels, np.float64)
     answers = sigmoid(logits) if kind == "binary" else logits
-    curves = {"rows": len(labels), "kind": kind, "calibration": calibration(labels, answers)}
+    curves: dict[str, Any] = {"rows": len(labels), "kind": kind, "calibration": calibration(labels, answers)}
     if kind == "binary":
         curves["scores"] = histogram(logits, {"negative": logits[labels == 0], "positive": logits[labels == 1]})
         curves["roc"] = roc(labels, logits)
@@ -83,7 +82,7 @@ def roc(labels: Floats, scores: Floats, *, points: int = ROC_POINTS) -> dict[str
 
 
 def histogram(values: Floats, series: dict[str, Floats], *, bins: int = SCORE_BINS) -> dict[str, list[float]]:
-    """The share of each series in bins between the outer thousandths of all values; what lies beyond counts at the ends."""
+    """The share of each series in bins between the outer thousandths of all values; the rest counts at the ends."""
     low, high = np.quantile(values, [0.001, 0.999]) if len(values) else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1, bins + 1)
     shares: dict[str, list[float]] = {"edges": _short(edges)}
@@ -100,26 +99,28 @@ def group_metrics(values: NDArray[Any], labels: Floats, logits: Floats, kind: An
     """
     names, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:GROUP_VALUES]
-    masks = [(str(names[value]), which == value) for value in order]
-    if len(names) > len(order):
-        masks.append((f"{OTHERS} ({len(names) - len(order):,})", ~np.isin(which, order)))
+    masks = [(str(names[value]), 0, which == value) for value in order]
+    if others := len(names) - len(order):
+        masks.append((f"{others:,} others", others, ~np.isin(which, order)))
     answers = sigmoid(logits) if kind == "binary" else logits
     return [
         {
             "value": name,
+            "others": others,
             "mean_label": float(labels[mask].mean()),
             "mean_answer": float(answers[mask].mean()),
             **measure(labels[mask], logits[mask], label_kind=kind),
         }
-        for name, mask in masks
+        for name, others, mask in masks
     ]
 
 
 def _texts(encoder: Encoder, position: int, name: str, rows: Split, some: NDArray[np.int64]) -> NDArray[Any]:
     """The values of a categorical column, as text; missing and unseen ones say so."""
     ids, which = np.unique(np.asarray(rows.categorical[:, position])[some], return_inverse=True)
-    texts = encoder.texts(name, ids)
-    return np.array(["<missing>" if text is None else text for text in texts], object)[which]
+    special, text_of = {MISSING_ID: "<missing>", UNSEEN_ID: "<unseen>"}, encoder.vocabularies[name].text_of
+    texts = [special[id_] if id_ in special else text_of(id_) for id_ in ids.tolist()]
+    return np.array(texts, object)[which]
 
 
 def _short(values: Any) -> list[float]:

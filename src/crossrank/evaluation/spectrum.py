@@ -5,9 +5,9 @@ The singular values σ_1 ≥ σ_2 ≥ … of a layer's matrix W say what a matri
 
 - of **W itself**, initial against learned, as the paper draws them. It treats every direction alike, also those that no
   row ever takes;
-- of **W as the data uses it**, ``diag(d) W C^(1/2)`` with ``C = E x_l x_lᵀ`` and ``d_a² = E (g_a x0_a)²``, g the gradient
-  of a row's logit by the layer's output. Its energy is what W does to the logit, to first order, so the best matrix of
-  rank r is the one that keeps most of this energy (:func:`low_rank_factors`).
+- of **W as the data uses it**, ``diag(d) W L`` with ``L Lᵀ = E x_l x_lᵀ`` and ``d_a² = E (g_a x0_a)²``, g the
+  gradient of a row's logit by the layer's output. Its energy is what W does to the logit, to first order, so the best
+  matrix of rank r is the one that keeps most of this energy (:func:`low_rank_factors`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from crossrank.errors import ConfigError
 from crossrank.evaluation.crosses import mean_matrix, sample, trace
 from crossrank.models import Model
 
-FLOOR = 1e-3  # of the largest: directions with less than this are as good as unused, and must not be divided by
+FLOOR = 1e-3  # of the usual: directions with less than this are as good as unused, and must not be divided by
+TINY = 1e-30
 
 
 class Usage(NamedTuple):
-    """How the data uses a layer's matrix: ``weight`` is diag(d) W C^(1/2), and W = ``left`` weight ``right``.
+    """How the data uses a layer's matrix: ``weight`` is diag(d) W L, and W = ``left`` weight ``right``.
 
     Shape: (D, D) each.
     """
@@ -65,6 +66,8 @@ def energy_rank(values: Sequence[float], share: float) -> int:
 def measure_spectra(model: Model, rows: Split) -> list[dict[str, Any]]:
     """The singular values of each cross layer's matrix, falling: of W, and of W as these rows use it.
 
+    Cost: two decompositions of (D, D) for each layer, about a second at D = 1000.
+
     Returns:
         ``[{"network": 1, "layer": 1, "values": […], "used": […]}, …]``, empty without cross layers or rows.
     """
@@ -72,16 +75,14 @@ def measure_spectra(model: Model, rows: Split) -> list[dict[str, Any]]:
     if not networks or rows.num_rows == 0:
         return []
     seen = trace(model, sample(rows))
-    return [
-        {
-            "network": number,
-            "layer": depth,
-            "values": torch.linalg.svdvals(mean_matrix(layer, seen[layer][1])).tolist(),
-            "used": torch.linalg.svdvals(usage(mean_matrix(layer, seen[layer][1]), *seen[layer]).weight).tolist(),
-        }
-        for number, network in enumerate(networks, start=1)
-        for depth, layer in enumerate(network.layers, start=1)
-    ]
+    found = []
+    for number, network in enumerate(networks, start=1):
+        for depth, layer in enumerate(network.layers, start=1):
+            weight = mean_matrix(layer, seen[layer][1])
+            matrices = {"values": weight, "used": usage(weight, *seen[layer]).weight.float()}
+            values = {name: torch.linalg.svdvals(matrix).tolist() for name, matrix in matrices.items()}
+            found.append({"network": number, "layer": depth, **values})
+    return found
 
 
 def usage(weight: Tensor, x0: Tensor, xl: Tensor, gradient: Tensor) -> Usage:
@@ -92,9 +93,10 @@ def usage(weight: Tensor, x0: Tensor, xl: Tensor, gradient: Tensor) -> Usage:
     weight, x0, xl, gradient = (x.detach().double() for x in (weight, x0, xl, gradient))
     scale = (gradient * x0).square().mean(dim=0).sqrt()  # (D,)
     scale = scale.clamp_min(FLOOR * scale.max()) if scale.max() > 0 else torch.ones_like(scale)
-    values, vectors = torch.linalg.eigh(xl.T @ xl / len(xl))  # (D,), (D, D)
-    root = values.clamp_min(FLOOR**2 * values.max().clamp_min(torch.finfo(values.dtype).tiny)).sqrt()
-    return Usage((1 / scale).diag(), scale[:, None] * weight @ (vectors * root), (vectors / root).T)
+    moment, eye = xl.T @ xl / len(xl), torch.eye(len(weight)).to(weight)  # (D, D)
+    root = torch.linalg.cholesky(moment + (FLOOR**2 * moment.trace() / len(eye)).clamp_min(TINY) * eye)
+    inverse = torch.linalg.solve_triangular(root, eye, upper=False)
+    return Usage((1 / scale).diag(), scale[:, None] * weight @ root, inverse)
 
 
 def low_rank_factors(matrix: Usage, rank: int) -> tuple[Tensor, Tensor]:

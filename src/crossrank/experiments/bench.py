@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from crossrank.models import MODELS, build_model, parse_model_settings
 from crossrank.models.cost import markdown_table, model_cost
-from crossrank.nn import Features
+from crossrank.nn import FeatureEmbedding, Features
 from crossrank.schema import Feature
 
 FEATURES = [
@@ -34,8 +34,9 @@ class Row:
     """One model's forward and backward pass, per row of the batch.
 
     ``ratio`` is the time for a multiply-add over the DNN's. ``memory_share`` is the part of the time that moving
-    ``bytes_moved`` takes, all that the operations read and write, at the speed of an elementwise sum as large as x0.
-    ``fixed_share`` is the part that a batch of a single row takes too: calls, and gradients as large as the tables.
+    ``bytes_moved`` takes, all that the operations read and write, at the speed of adding two tensors as large as the
+    model's largest. ``lookup_share`` is the part that the embedding tables take alone, forward and backward; it moves
+    some of the same bytes.
     """
 
     name: str
@@ -45,13 +46,13 @@ class Row:
     ratio: float
     bytes_moved: int
     memory_share: float
-    fixed_share: float
+    lookup_share: float
 
     @property
     def bound(self) -> str:
         if self.ratio <= ARITHMETIC:
             return "arithmetic"
-        shares = {"memory": self.memory_share, "fixed cost": self.fixed_share}
+        shares = {"lookups": self.lookup_share, "memory": self.memory_share}
         return ", ".join(f"{what} {min(share, 1):.0%}" for what, share in shares.items())
 
 
@@ -61,17 +62,20 @@ def bench_models(
     """Measure models at one setting: 26 features of 1,000 values and width 16, 13 numbers, deep layers of 256 and 256.
 
     Each repeat takes a step of every model in turn, so that a busy moment of the machine meets all of them alike; the
-    median over the repeats counts. The DNN is always among the rows, the first of them.
+    median over the repeats counts. With one thread the processor's own time is taken, which other programs hardly
+    lengthen. The DNN is always among the rows, the first of them.
     """
     names = list(dict.fromkeys(["dnn", *names]))
     torch.manual_seed(0)
     settings = {name: parse_model_settings({"name": name}) for name in names}
     models = {name: build_model(settings[name], FEATURES) for name in names}
-    sum_bytes, sum_step = _elementwise_sum(batch_size, models["dnn"].layout.input_dim)
     with _threads(num_threads):
-        full, single = ({name: _step(model, size) for name, model in models.items()} for size in (batch_size, 1))
-        moved = {name: _bytes_moved(step) for name, step in full.items()}
-        seconds, fixed = _medians({**full, "sum": sum_step}, repeats), _medians(single, repeats)
+        steps = {name: _step(model, batch_size) for name, model in models.items()}
+        traffic = {name: _traffic(step) for name, step in steps.items()}
+        sums = {name: _sum(traffic[name].largest) for name in names}
+        lookups = {name: _lookups(models[name], steps[name]) for name in names}
+        clock = time.process_time if num_threads == 1 else time.perf_counter
+        seconds, adding, looking = (_medians(what, repeats, clock) for what in (steps, sums, lookups))
     costs = {name: model_cost(settings[name], FEATURES) for name in names}
     work = {name: sum(cost.multiply_adds.values()) for name, cost in costs.items()}
     return [
@@ -81,9 +85,9 @@ def bench_models(
             multiply_adds=work[name],
             microseconds=seconds[name] / batch_size * 1e6,
             ratio=(seconds[name] / work[name]) / (seconds["dnn"] / work["dnn"]),
-            bytes_moved=moved[name] // batch_size,
-            memory_share=moved[name] / sum_bytes * seconds["sum"] / seconds[name],
-            fixed_share=fixed[name] / seconds[name],
+            bytes_moved=traffic[name].total // batch_size,
+            memory_share=traffic[name].total / (3 * traffic[name].largest) * adding[name] / seconds[name],
+            lookup_share=looking[name] / seconds[name],
         )
         for name in names
     ]
@@ -121,20 +125,36 @@ def _step(model: nn.Module, batch_size: int) -> Step:
     return step
 
 
-def _elementwise_sum(batch_size: int, input_dim: int) -> tuple[int, Step]:
-    """The bytes that a sum of two tensors like x0 moves, and the sum."""
-    left, right, out = (torch.ones(batch_size, input_dim) for _ in range(3))
-    return 3 * left.nbytes, lambda: torch.add(left, right, out=out)
+def _lookups(model: nn.Module, step: Step) -> Step:
+    """What a step does in embedding tables, alone: the layers on the inputs that they get there."""
+    inputs: dict[nn.Module, tuple[Features]] = {}
+    tables = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
+    hooks = [table.register_forward_pre_hook(inputs.__setitem__) for table in tables]
+    step()
+    for hook in hooks:
+        hook.remove()
+
+    def look_up() -> None:
+        model.zero_grad()
+        torch.autograd.backward([table(*args).sum() for table, args in inputs.items()])
+
+    return look_up
 
 
-def _medians(steps: Mapping[str, Step], repeats: int) -> dict[str, float]:
+def _sum(size: int) -> Step:
+    """Adding two tensors of so many bytes, which reads two and writes one."""
+    left, right = torch.ones(2, size // 4).unbind()
+    return lambda: left + right
+
+
+def _medians(steps: Mapping[str, Step], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
     """Seconds of each step, the steps taking turns; two rounds warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(2 + repeats):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = clock()
             step()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return {name: statistics.median(times[2:]) for name, times in seconds.items()}
 
 
@@ -148,19 +168,23 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _bytes_moved(step: Step) -> int:
-    """What the operations of a step read and write, each operand once."""
-    counter = _Bytes()  # type: ignore[no-untyped-call]
-    with counter:
+def _traffic(step: Step) -> _Traffic:
+    traffic = _Traffic()  # type: ignore[no-untyped-call]
+    with traffic:
         step()
-    return counter.total
+    return traffic
 
 
-class _Bytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The bytes that operations read and write, each operand once, and those of the largest tensor among them."""
+
     total: int = 0
+    largest: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not func.is_view:
-            self.total += sum(leaf.nbytes for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor))
+            sizes = [leaf.nbytes for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
+            self.total += sum(sizes)
+            self.largest = max(self.largest, *sizes)
         return result

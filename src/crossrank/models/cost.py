@@ -26,7 +26,7 @@ from crossrank.schema import Feature
 PARTS = ("embedding", "interaction", "deep", "output")
 _PART_OF = {  # by a model's attribute; all others are the interaction
     **dict.fromkeys(("embedding", "linear", "fields"), "embedding"),
-    **dict.fromkeys(("deep", "bottom"), "deep"),
+    **dict.fromkeys(("deep", "bottom", "hidden"), "deep"),
     **dict.fromkeys(("output", "bias"), "output"),
 }
 

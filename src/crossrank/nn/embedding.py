@@ -130,8 +130,8 @@ class FeatureEmbedding(nn.Module):
     def _look_up(self, number: int, table: Tensor, rows: Tensor) -> Tensor:
         """Rows of a group's table: (N,) -> (N, width)."""
         if self.lookups is None or not torch.is_grad_enabled():
-            return F.embedding(rows, table)
-        vectors = F.embedding(rows, table.detach()).requires_grad_()
+            return table.index_select(0, rows)
+        vectors = table.detach().index_select(0, rows).requires_grad_()
         self.lookups.append(Lookup(number, rows, vectors))
         return vectors
 

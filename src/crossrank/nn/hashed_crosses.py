@@ -25,7 +25,7 @@ class HashedCrosses(nn.Module):
     A product φ of two one-hot columns is one-hot again, with as many places as there are pairs of values; a cross with
     more pairs than ``num_buckets`` is hashed into so many rows. The multipliers are a fixed function of the two
     columns' numbers, so a saved model finds its weights again, and two pairs of one cross collide with probability
-    1 / R_c, as in any universal hash (Carter and Wegman 1979).
+    about 1 / R_c, as in a universal hash (Carter and Wegman 1979).
 
     Shape: ids (B, F) -> (B,).
     Cost: no multiplications but those of the hash; Σ R_c parameters, R_c at most num_buckets.

@@ -43,13 +43,13 @@ class Segments(NamedTuple):
     """Looked-up rows in sorted order; equal ones are a segment.
 
     Shape: rows (N,), places (N,) of them before sorting, starts (N + 1,) of segments and N from the last one on,
-    count () of segments.
+    distinct () how many segments there are.
     """
 
     rows: Tensor
     places: Tensor
     starts: Tensor
-    count: Tensor
+    distinct: Tensor
 
 
 class Gradient(NamedTuple):
@@ -88,7 +88,7 @@ def take_batch(source: Taken, order: Tensor, start: Tensor, batch_size: int) -> 
 def embed(ids: Tensor, numeric: Tensor, table: Tensor, columns: Columns, padded_dim: int, dtype: torch.dtype) -> Tensor:
     """x0 with a column of ones behind it, then zeros: (B, F), (B, M) -> (B, L)."""
     places = columns.base + ids[:, columns.feature].long() * columns.width  # (B, embedded columns)
-    x0 = torch.cat([table[places], numeric, torch.ones_like(numeric[:, :1]).expand(len(ids), 1)], dim=1)
+    x0 = torch.cat([table[places], numeric, numeric.new_ones(len(ids), 1)], dim=1)  # (B, D + 1)
     return F.pad(x0, (0, padded_dim - x0.shape[1])).to(dtype)
 
 
@@ -111,10 +111,11 @@ def cross_backward(
     return by_u.to(x0.dtype), by_x0.to(x0.dtype)
 
 
-def relu_backward(gradient: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Through h = relu(z): the gradient by z, and its sum over rows in float32."""
+def relu_backward(gradient: Tensor, h: Tensor, by_bias: Tensor) -> Tensor:
+    """Through h = relu(z): the gradient by z; its sum over rows is written to ``by_bias``."""
     by_z = gradient * (h > 0)
-    return by_z, by_z.float().sum(dim=0)
+    by_bias.copy_(by_z.float().sum(dim=0))
+    return by_z
 
 
 def head(x: Tensor, weight: Tensor, start: Tensor) -> Tensor:
@@ -122,14 +123,20 @@ def head(x: Tensor, weight: Tensor, start: Tensor) -> Tensor:
     return start + x[:, : len(weight)].float() @ weight
 
 
-def head_backward(x: Tensor, weight: Tensor, by_logits: Tensor, *, relu: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The gradients by x, through the relu that made it if there was one, by the weight, and by that relu's bias."""
+def head_backward(x: Tensor, weight: Tensor, by_logits: Tensor, by_weight: Tensor, by_bias: Tensor | None) -> Tensor:
+    """The gradient by x; that by the weight is written to ``by_weight``.
+
+    With ``by_bias``, x is relu(z): the gradient is then by z, and its sum over rows is written there.
+    """
     inside = x[:, : len(weight)].float()
+    by_weight.copy_(by_logits @ inside)
     by_x = by_logits[:, None] * weight  # (B, K)
-    if relu:
+    if by_bias is not None:
         by_x = by_x * (inside > 0)
-    padded = F.pad(by_x, (0, x.shape[1] - len(weight)))  # (B, L)
-    return padded.to(x.dtype), by_logits @ inside, padded.sum(dim=0) if relu else None
+    by_x = F.pad(by_x, (0, x.shape[1] - len(weight)))  # (B, L)
+    if by_bias is not None:
+        by_bias.copy_(by_x.sum(dim=0))
+    return by_x.to(x.dtype)
 
 
 def loss_and_gradient(logits: Tensor, labels: Tensor, weights: Tensor, *, binary: bool) -> tuple[Tensor, Tensor]:
@@ -153,17 +160,22 @@ def sum_segments(segments: Segments, gradient: Gradient) -> tuple[Tensor, Tensor
     return total, total.square().sum(dim=1)
 
 
+def squares(values: Tensor) -> Tensor:
+    """What sums up to the squared length of each row: (models, P) -> (models, any number)."""
+    return values.square().sum(dim=1, keepdim=True)
+
+
 def begin_update(
     step: Tensor, dense: Tensor, rows: Tensor, *, learning_rate: float, decay: float, clip_norm: float
 ) -> Numbers:
     """Count the step, and work out what its updates share.
 
-    Shape: dense (models,), rows (models,): the squared length of a model's gradient, in these two parts.
+    Shape: dense (models, any number), rows (models,): what a model's gradient has for a squared length, in parts.
     """
     step += 1
     t, (beta1, beta2) = int(step), BETAS
     now = [learning_rate / (1 - beta1**t), math.sqrt(1 - beta2**t), 1 - decay_at(t, decay)]
-    norm = (dense + rows).sqrt()
+    norm = (dense.sum(dim=1) + rows).sqrt()
     scale = (clip_norm / (norm + 1e-6)).clamp(max=1.0) if clip_norm else torch.ones_like(norm)
     return Numbers(step, torch.tensor(now, dtype=torch.float64, device=step.device), scale.float())
 
@@ -189,7 +201,7 @@ def adam_rows(
 ) -> None:
     """Adam and average for the distinct rows of the segments, as :meth:`LazyTable.update` does it."""
     step_size, root, change = numbers.now.to(weight.dtype)
-    count, width = int(segments.count), weight.shape[1]
+    count, width = int(segments.distinct), weight.shape[1]
     rows = segments.rows[segments.starts[:count]].long()  # (U,)
     model = rows // max(len(weight) // len(numbers.scale), 1)
     g = total[:count] * numbers.scale[model][:, None]

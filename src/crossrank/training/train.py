@@ -19,6 +19,7 @@ from crossrank.evaluation.crosses import measure_crosses
 from crossrank.evaluation.evaluate import evaluate_split
 from crossrank.files import publish, write_json, writing
 from crossrank.models import Model, build_model
+from crossrank.nn import FeatureEmbedding
 from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine, read_json
 from crossrank.schema import Schema
@@ -196,5 +197,5 @@ def _report(trainer: Trainer, dataset: EncodedDataset, *, test: bool) -> dict[st
 
 def count_parameters(model: Model) -> dict[str, int]:
     """Weights in embedding tables, and in everything else."""
-    tables = sum(table.weight.numel() for table in model.tables())
+    tables = sum(module.weight.numel() for module in model.modules() if isinstance(module, FeatureEmbedding))
     return {"embedding": tables, "network": sum(p.numel() for p in model.parameters()) - tables}

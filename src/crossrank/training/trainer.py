@@ -31,7 +31,7 @@ BFLOAT16_PAYS = 256  # narrower products are dominated by the conversions
 def uses_bfloat16(precision: str, input_dim: int) -> bool:
     """Whether matrix products are to be made in bfloat16."""
     if precision == "auto":
-        return input_dim >= BFLOAT16_PAYS and torch.backends.mkldnn.is_available() and has_bfloat16()
+        return input_dim >= BFLOAT16_PAYS and has_bfloat16()
     return precision == "bfloat16"
 
 

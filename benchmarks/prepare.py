@@ -1,0 +1,119 @@
+"""Preparation of Criteo text: ours, FuxiCTR's dataset builder, and the pandas recipe of the DeepCTR examples.
+
+    python benchmarks/prepare.py --rows 1000000 5000000
+
+All read the same generated text, one after the other, each in a process of its own (the rivals in environments of their
+own, made on first use under .bench/). Time runs from the call to the finished dataset on disk, without imports; memory
+is the peak of the whole process tree (proportional set size, sampled twenty times a second).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PANDAS = ["pandas==2.3.3", "scikit-learn==1.9.1"]
+FUXICTR = ["torch==2.13.0", "fuxictr==2.3.10", "polars<2"]
+CONTENDERS = {
+    "crossrank": (HERE / "rivals" / "prepare_crossrank.py", None),
+    "fuxictr 2.3.10": (HERE / "rivals" / "prepare_fuxictr.py", ("prepare-fuxictr", FUXICTR)),
+    "pandas + LabelEncoder": (HERE / "rivals" / "prepare_pandas.py", ("prepare-pandas", PANDAS)),
+}
+
+
+def environment(folder: Path, requirements: list[str]) -> Path:
+    """The Python of a virtual environment with these packages, made on first use."""
+    python = folder / "bin" / "python"
+    if not (folder / ".complete").is_file():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *requirements], check=True)
+        (folder / ".complete").touch()
+    return python
+
+
+def tree_memory(pid: int) -> int:
+    """The memory of a process and all its descendants, in bytes."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    waiting, total = [pid], 0
+    while waiting:
+        one = waiting.pop()
+        waiting += children.get(one, [])
+        try:
+            rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
+    return total
+
+
+def measure(python: Path, script: Path, source: Path, into: Path) -> dict[str, float]:
+    """Seconds by the script's own clock, and the peak memory."""
+    shutil.rmtree(into, ignore_errors=True)
+    process = subprocess.Popen(
+        [python, script, source, into], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, tree_memory(process.pid))
+        time.sleep(0.05)
+    output = process.stdout.read() if process.stdout else ""
+    shutil.rmtree(into, ignore_errors=True)
+    if process.returncode:
+        raise SystemExit(f"{script.name} failed with status {process.returncode}")
+    return json.loads(output.splitlines()[-1]) | {"peak": peak}
+
+
+def generate(folder: Path, rows: int) -> Path:
+    """Generated Criteo text with a header, which FuxiCTR cannot do without."""
+    path = folder / f"criteo-{rows}.csv"
+    if not path.is_file():
+        from crossrank.data.sources.criteo import COLUMNS
+        from crossrank.data.sources.synthetic import synthesize
+
+        plain = folder / "plain.txt"
+        synthesize(plain, rows=rows, overwrite=True)
+        with path.open("wb") as target, plain.open("rb") as source:
+            target.write("\t".join(COLUMNS).encode() + b"\n")
+            shutil.copyfileobj(source, target, 1 << 24)
+        plain.unlink()
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 5_000_000])
+    parser.add_argument("--bench", type=Path, default=HERE.parent / ".bench")
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    arguments = parser.parse_args()
+    arguments.bench.mkdir(exist_ok=True)
+    pythons = {
+        name: environment(arguments.bench / wanted[0], wanted[1]) if wanted else Path(sys.executable)
+        for name, (_, wanted) in CONTENDERS.items()
+        if name in arguments.only
+    }
+    print("| rows | who | seconds | rows/s | peak memory |\n| ---: | --- | ---: | ---: | ---: |")
+    for rows in arguments.rows:
+        source = generate(arguments.bench, rows)
+        for name, python in pythons.items():
+            found = measure(python, CONTENDERS[name][0], source, arguments.bench / "prepared")
+            speed = rows / found["seconds"]
+            print(
+                f"| {rows:,} | {name} | {found['seconds']:.1f} | {speed:,.0f} | {found['peak'] / 1e9:.2f} GB |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""How fast DCN-V2 trains on one GPU at the paper's Criteo shape: ``python benchmarks/train_gpu.py --into all.json``.
+
+Generates an encoded click log (2.3 million values in 26 columns, 13 numbers), then trains on it from the first row of
+an epoch on, as ``crossrank train`` does. Parts: speed, quality (log loss after one epoch against float32 with dense
+Adam), many (32 small models as one program), kernels (where the time of a step goes), products (the matrix products of
+a step alone, at several padded widths).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import torch
+
+from crossrank.data import EncodedDataset
+from crossrank.evaluation.evaluate import evaluate_split
+from crossrank.models import Model, build_model, parse_model_settings
+from crossrank.training.cuda import DeviceTraining
+from crossrank.training.cuda_data import EvaluatedSplit
+from crossrank.training.loss import data_loss
+from crossrank.training.optimizer import Optimizer
+from crossrank.training.settings import TrainingSettings
+
+CUDA = torch.device("cuda")
+PAPER = {"embedding": {"dim": 39}, "cross": {"num_layers": 2}, "deep": {"sizes": [768, 768]}}
+MULTIPLY_ADDS = 2 * 1027**2 + 1027 * 768 + 768**2
+PLAIN = {512: 0.08e6, 4096: 0.38e6, 65_536: 1.55e6}  # float32, dense Adam, an nn.Embedding per feature, the same GPU
+
+
+def paper_model(dataset: EncodedDataset) -> Model:
+    torch.manual_seed(0)
+    return build_model(parse_model_settings(PAPER), dataset.features)
+
+
+def start(dataset: EncodedDataset, **settings: Any) -> DeviceTraining:
+    made = TrainingSettings(**settings)
+    return DeviceTraining(paper_model(dataset), dataset.train, made, seed=0, label_kind="binary", device=CUDA)
+
+
+def speed(dataset: EncodedDataset, batch_size: int, *, seconds: float) -> dict[str, Any]:
+    """Rows per second over whole epochs for about this long, after the graph is captured."""
+    begun = time.perf_counter()
+    training = start(dataset, batch_size=batch_size)
+    epoch, rows, counted, started = 0, 0, 0, 0.0
+    running = torch.zeros((), device=CUDA)
+    while not started or time.perf_counter() - started < seconds:
+        for step in training.batches(epoch, 0):
+            running.add_(training.step(step), alpha=len(step))
+            rows += len(step)
+            counted += 1
+            if counted == 5:
+                torch.cuda.synchronize()
+                setup, started, rows = time.perf_counter() - begun, time.perf_counter(), 0
+            elif counted % 100 == 0:
+                running.item()  # what a line of the journal costs
+                if time.perf_counter() - started > seconds:
+                    break
+        epoch += 1
+    torch.cuda.synchronize()
+    took = time.perf_counter() - started
+    training.close()
+    return {"batch": batch_size, "rows_per_second": rows / took, "epochs": epoch, "seconds": took, "setup": setup}
+
+
+def replay(dataset: EncodedDataset, batch_size: int) -> dict[str, Any]:
+    """Milliseconds of one replayed step, by device events, and the kernels of an uncaptured one."""
+    training = start(dataset, batch_size=batch_size)
+    steps = iter(training.batches(0, 0))
+    for _ in range(5):
+        training.step(next(steps))
+    times = []
+    for _ in range(30):
+        next(steps)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        training.step(None)
+        last.record()
+        torch.cuda.synchronize()
+        times.append(first.elapsed_time(last))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(5):
+            training._program()
+        torch.cuda.synchronize()
+    found = [(e.key, e.self_device_time_total / 5, e.count / 5) for e in profile.key_averages()]
+    table = sorted(found, key=lambda e: -e[1])
+    training.close()
+    return {"batch": batch_size, "milliseconds": statistics.median(times), "kernels": table}
+
+
+def products(batch_size: int, width: int) -> float:
+    """Microseconds of the twelve matrix products of a step."""
+    x = torch.randn(batch_size, width, device=CUDA, dtype=torch.bfloat16)
+    h = torch.randn(batch_size, 768, device=CUDA, dtype=torch.bfloat16)
+    cross = torch.randn(width, width, device=CUDA, dtype=torch.bfloat16)
+    first, second = (torch.randn(768, n, device=CUDA, dtype=torch.bfloat16) for n in (width, 768))
+
+    def all_of_them() -> None:
+        for left, kernel, out in ((x, cross, x), (x, cross, x), (x, first, h), (h, second, h)):
+            torch.mm(left, kernel.t())
+            torch.mm(out, kernel)
+            torch.mm(out.t(), left, out_dtype=torch.float32)
+
+    return 1000 * captured(all_of_them)
+
+
+def captured(function: Callable[[], object], repeats: int = 20) -> float:
+    """Milliseconds of a function as a graph."""
+    for _ in range(3):
+        function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    times = []
+    for _ in range(repeats):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        graph.replay()
+        last.record()
+        torch.cuda.synchronize()
+        times.append(first.elapsed_time(last))
+    return statistics.median(times)
+
+
+def quality(dataset: EncodedDataset, batch_size: int) -> dict[str, Any]:
+    """Log loss on the validation rows after one epoch: this path, and float32 with Adam over every row."""
+    valid, found = EvaluatedSplit(dataset.valid, CUDA), {}
+    training = start(dataset, batch_size=batch_size)
+    for step in training.batches(0, 0):
+        training.step(step)
+    found["fast"] = measured(training.model, training.optimizer, valid)
+    training.close()
+    for tables in ("dense", "lazy"):
+        plain = start(dataset, batch_size=batch_size, tables=tables, precision="float32")
+        for step in plain.batches(0, 0):
+            plain.step(step)
+        found[f"float32 {tables}"] = measured(plain.model, plain.optimizer, valid)
+        plain.close()
+    found["textbook"] = textbook(dataset, batch_size, valid)
+    return {"batch": batch_size, "logloss": found}
+
+
+def textbook(dataset: EncodedDataset, batch_size: int, valid: Any) -> dict[str, float]:
+    """One epoch by torch's own Adam over every weight, with nothing of the fast path in it."""
+    model = paper_model(dataset).to(CUDA)
+    optimizer = Optimizer(model, TrainingSettings(batch_size=batch_size, tables="dense"))
+    for batch in dataset.train.batches(batch_size, seed=0, epoch=0):
+        here = batch.to(CUDA)
+        optimizer.step(data_loss(model(here.features), here.labels, here.weights))
+    return measured(model, optimizer, valid)
+
+
+def measured(model: Model, optimizer: Optimizer, valid: Any) -> dict[str, float]:
+    losses = {}
+    for averaged in (False, True):
+        with optimizer.using(averaged=averaged):
+            losses["averaged" if averaged else "raw"] = evaluate_split(model, valid)["logloss"]
+    return losses
+
+
+def report(speeds: list[dict[str, Any]]) -> str:
+    lines = [
+        "| batch | rows/s | x plain | setup s | bf16 limit at 790 TFLOP/s |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    limit = 790e12 / (6 * MULTIPLY_ADDS)
+    for row in speeds:
+        rate = row["rows_per_second"]
+        lines.append(
+            f"| {row['batch']:,} | {rate / 1e6:.2f} M | {rate / PLAIN.get(row['batch'], rate):.1f} | {row['setup']:.1f} "
+            f"| {limit / 1e6:.1f} M |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the generated click log")
+    parser.add_argument("--seconds", type=float, default=4.0, help="how long each speed is measured")
+    parser.add_argument("--parts", default="speed,quality,many,kernels,products", help="what to run")
+    parser.add_argument("--into", type=Path, help="a JSON file for all figures")
+    options = parser.parse_args()
+    parts, results = options.parts.split(","), {}
+    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "python": sys.version.split()[0]}
+    print(about, flush=True)
+    if "products" in parts:
+        results["products"] = {b: {w: products(b, w) for w in (1032, 1056, 1088, 1152)} for b in (512, 4096, 65_536)}
+        print(results["products"], flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        if importlib.util.find_spec("polars") is None:
+            sys.modules["polars"] = MagicMock()  # generating rows reads no tables
+        from crossrank.data.sources.synthetic import synthesize
+
+        synthesize(Path(folder) / "clicks", rows=options.rows, format="encoded", progress=False)
+        dataset = EncodedDataset.open(Path(folder) / "clicks")
+        print(f"made {options.rows:,} rows in {time.perf_counter() - begun:.1f} s", flush=True)
+        if "kernels" in parts:
+            results["kernels"] = [replay(dataset, batch) for batch in PLAIN]
+            for row in results["kernels"]:
+                print(f"\nbatch {row['batch']:,}: {row['milliseconds']:.3f} ms a step", flush=True)
+                for name, micros, count in row["kernels"][:25]:
+                    print(f"{micros:9.1f} µs {count:5.1f} x {name[:90]}", flush=True)
+        if "speed" in parts:
+            results["speed"] = [speed(dataset, batch, seconds=options.seconds) for batch in PLAIN]
+            print(report(results["speed"]), flush=True)
+        if "quality" in parts:
+            results["quality"] = quality(dataset, 4096)
+            print(json.dumps(results["quality"], indent=1), flush=True)
+    if options.into:
+        options.into.write_text(json.dumps(about | results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

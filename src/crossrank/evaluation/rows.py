@@ -1,0 +1,202 @@
+"""Why a row got its score: what each feature and each pair of features adds to its logit.
+
+Everything is measured against the *average row* m, whose features have their mean vector over the training rows. With
+u = x_0 - m, Taylor's formula with its remainder splits the logit f without a rest::
+
+    f(x_0) = f(m)  +  Σ_i ∇_i f(m)·u_i  +  Σ_ij ∫_0^1 (1 - t) u_iᵀ H_ij(m + t u) u_j dt
+             base      alone               pairs, H the Hessian of f
+
+In a cross network alone, f is a polynomial of degree L_c + 1 in x_0 and a Gauss-Legendre sum of L_c / 2 + 1 points *is*
+the integral. With one layer the pair (i, j) gets its centred products, w_i·(u_i ⊙ W_ij u_j) + w_j·(u_j ⊙ W_ji u_i).
+With more layers a cross of three features is shared equally by its three pairs. Gates and activations make f smooth
+instead of a polynomial; the sum then has many points and is exact to about six digits.
+
+A deep network with kinks has no such formula. There a pair's contribution is found by removal: by how much the logit
+falls when its centred products ``u_i ⊙ W_ij (x_l - m_l)_j`` are taken out of every cross layer. Such contributions need
+not add up to the logit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from crossrank.data import Encoder
+from crossrank.errors import ConfigError
+from crossrank.evaluation.crosses import mean_matrix
+from crossrank.evaluation.evaluate import Trained
+from crossrank.models import Model
+from crossrank.nn import DeepNetwork, MixtureCrossLayer
+from crossrank.schema import InputLayout
+
+SMOOTH_POINTS = 32
+REMOVED_AT_ONCE = 1024  # pairs taken out in one batch
+SMOOTH = ("identity", "gelu", "silu", "softplus", "sigmoid", "tanh")
+
+
+@dataclasses.dataclass(frozen=True)
+class RowExplanation:
+    """What makes a row's logit.
+
+    Attributes:
+        logit: of the row.
+        base: of the average row.
+        alone: ``{"feature", "value", "contribution"}`` of each feature, the strongest first.
+        pairs: ``{"left", "right", "contribution"}`` of each pair, the strongest first; a feature with itself too.
+        method: ``"exact"`` where base, alone and pairs add up to the logit, else ``"removal"``.
+    """
+
+    logit: float
+    base: float
+    alone: list[dict[str, Any]]
+    pairs: list[dict[str, Any]]
+    method: Literal["exact", "removal"]
+
+
+class _Parts(NamedTuple):
+    """Shape: base (), alone (k,), pairs (k, k), of which the upper triangle counts."""
+
+    base: Tensor
+    alone: Tensor
+    pairs: Tensor
+
+
+def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
+    """The contribution of each feature and each pair to the logit of a raw row.
+
+    Args:
+        run: a run folder's :class:`Run`, of a model with cross layers.
+        row: a value for each column of the schema, as :meth:`Run.predict` takes it.
+
+    Raises:
+        ConfigError: for a model without cross layers.
+
+    Example::
+
+        found = explain_row(run, {"user": "u7", "country": "pt", "hour": 9})
+        found.pairs[0]     # {"left": "country", "right": "hour", "contribution": 0.41}
+    """
+    model = run.model
+    if not model.cross_networks():
+        raise ConfigError(
+            f"A row's crosses can be told for models with cross layers; got {type(model).__name__}.",
+            hint="Train dcn-v2, dcn-mix, cross-net or dcn.",
+        )
+    with torch.no_grad():
+        x0 = model.embedding(run.encoder.encode_rows([row]).features())[0].detach()  # (D,)
+        logit = model.logits(x0[None]).item()
+    exact = is_smooth(model)
+    mean = average_row(model, run.encoder)
+    parts = _by_taylor(model, x0, mean) if exact else _by_removal(model, x0, mean)
+    names, pairs = model.layout.names, parts.pairs.tolist()
+    return RowExplanation(
+        logit,
+        parts.base.item(),
+        _sorted(
+            {"feature": name, "value": row[name], "contribution": value}
+            for name, value in zip(names, parts.alone.tolist(), strict=True)
+        ),
+        _sorted(
+            {"left": names[i], "right": names[j], "contribution": pairs[i][j]}
+            for i in range(len(names))
+            for j in range(i, len(names))
+        ),
+        "exact" if exact else "removal",
+    )
+
+
+def is_smooth(model: Model) -> bool:
+    """Whether the logit is a polynomial of x_0, or at least smooth: a cross network alone, without kinks inside."""
+    deep = any(isinstance(module, DeepNetwork) and len(module.layers) for module in model.modules())
+    layers = [layer for layer in model.modules() if isinstance(layer, MixtureCrossLayer)]
+    return not deep and all(layer.activation_name in SMOOTH for layer in layers)
+
+
+@torch.no_grad()
+def average_row(model: Model, encoder: Encoder) -> Tensor:
+    """The mean vector of each feature over the training values, and the mean of each number. Shape: (D,)."""
+    parts = []
+    for i, slot in enumerate(model.layout.embedded):
+        counts = torch.from_numpy(encoder.counts(slot.name)).to(model.embedding.weight)  # (v,)
+        parts.append(counts / counts.sum().clamp_min(1) @ model.embedding.table(i))  # (e,)
+    missing = encoder.encode_rows([dict.fromkeys(encoder.schema.names)])  # a missing number becomes the mean
+    return torch.cat([*parts, torch.from_numpy(missing.numeric[0])])
+
+
+def _by_taylor(model: Model, x0: Tensor, mean: Tensor) -> _Parts:
+    owners = _owners(model.layout).to(x0)  # (k, D)
+    offset = x0 - mean  # (D,), u
+    points, weights = np.polynomial.legendre.leggauss(_num_points(model))
+    pairs = x0.new_zeros(len(owners), len(owners))
+    for t, weight in zip((points + 1) / 2, weights / 2, strict=True):
+        place = (mean + t * offset).expand(len(owners), -1).clone().requires_grad_()  # (k, D), a row for each feature
+        (slope,) = torch.autograd.grad(model.logits(place).sum(), place, create_graph=True)
+        (curve,) = torch.autograd.grad((slope * owners * offset).sum(), place)  # (k, D): H u_i
+        pairs += weight * (1 - t) * (curve * offset) @ owners.T  # (k, k): u_iᵀ H_ij u_j
+    place = mean[None].clone().requires_grad_()
+    base = model.logits(place)
+    (slope,) = torch.autograd.grad(base.sum(), place)
+    return _Parts(base.detach()[0], owners @ (slope[0] * offset), pairs + pairs.T - pairs.diag().diag())
+
+
+def _num_points(model: Model) -> int:
+    if any(isinstance(module, MixtureCrossLayer) for module in model.modules()):
+        return SMOOTH_POINTS
+    return max(len(network.layers) for network in model.cross_networks()) // 2 + 1
+
+
+@torch.no_grad()
+def _by_removal(model: Model, x0: Tensor, mean: Tensor) -> _Parts:
+    owners = _owners(model.layout).to(x0)  # (k, D)
+    base = model.logits(mean[None])[0]
+    alone = model.logits(mean + owners * (x0 - mean)) - base  # (k,)
+    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    layers = [layer for network in model.cross_networks() for layer in network.layers]
+    hooks = [layer.register_forward_hook(lambda layer, inputs, _: seen.update({layer: inputs})) for layer in layers]
+    logit = _with_hooks(model, torch.stack([x0, mean]), hooks)[0]
+    matrices = {layer: (mean_matrix(layer, xl[:1]), xl[1]) for layer, (_, xl) in seen.items()}
+    left, right = torch.triu_indices(len(owners), len(owners))  # (P,) each
+    pairs = x0.new_zeros(len(owners), len(owners))
+    for some in torch.arange(len(left)).split(REMOVED_AT_ONCE):  # type: ignore[no-untyped-call]
+        i, j = left[some], right[some]
+        hooks = [
+            layer.register_forward_hook(_remover(*matrices[layer], mean, owners[i], owners[j])) for layer in layers
+        ]
+        pairs[i, j] = logit - _with_hooks(model, x0.expand(len(some), -1), hooks)
+    return _Parts(base, alone, pairs)
+
+
+def _remover(weight: Tensor, mean_xl: Tensor, mean: Tensor, left: Tensor, right: Tensor) -> Any:
+    """A hook that takes the products of features i and j out of a layer's output; masks (P, D) say which."""
+
+    def remove(_: nn.Module, inputs: tuple[Tensor, Tensor], output: Tensor) -> Tensor:
+        u, v = inputs[0] - mean, inputs[1] - mean_xl  # (P, D)
+        one_way = left * u * ((right * v) @ weight.T)
+        other_way = right * u * ((left * v) @ weight.T)
+        twice = (left * right).any(dim=1, keepdim=True)  # a feature with itself has one block only
+        return output - one_way - torch.where(twice, 0.0, other_way)
+
+    return remove
+
+
+def _with_hooks(model: Model, x0: Tensor, hooks: list[Any]) -> Tensor:
+    try:
+        return model.logits(x0)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _owners(layout: InputLayout) -> Tensor:
+    """Row i is one where x_0 belongs to feature i. Shape: (k, D)."""
+    widths = torch.tensor([slot.width for slot in layout.slots])
+    return torch.eye(len(widths)).repeat_interleave(widths, dim=1)
+
+
+def _sorted(parts: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(parts, key=lambda part: -abs(part["contribution"]))

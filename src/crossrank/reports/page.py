@@ -1,0 +1,166 @@
+"""One self-contained HTML file about a run, or about several side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from crossrank.data import EncodedDataset
+from crossrank.errors import ConfigError, DataError, RunError, did_you_mean, listing
+from crossrank.evaluation.curves import group_metrics, measure_curves
+from crossrank.evaluation.evaluate import SCORING_ROWS
+from crossrank.files import write_text, writing
+from crossrank.reports import sections
+from crossrank.reports.contents import run_contents
+from crossrank.reports.tables import Markup, text
+from crossrank.runs import Run
+
+ASSETS = files("crossrank.reports") / "assets"
+MOST_BASELINES = 12
+
+Source = Run | Path | str
+
+
+def write_report(
+    runs: Source | Sequence[Source],
+    into: Path | str | None = None,
+    *,
+    group_column: str | None = None,
+    data: Any = None,
+) -> Path:
+    """Write a page that opens anywhere, without a network: charts, crosses, cost, data, settings.
+
+    Args:
+        runs: a run, several to compare, or the folder of a training with several seeds. A single run is shown beside
+            the other runs of its parent folder that were trained on the same data.
+        into: the file; left out, report.html in the run's folder, or comparison.html beside the first of several runs.
+        group_column: the column whose values the breakdown shows first.
+        data: rows to draw the curves from instead of those kept with the run: an encoded dataset (its test rows) or a
+            raw table with the label, where ``group_column`` may be any column.
+
+    Returns:
+        The path of the file.
+    """
+    chosen, folder = _open(runs)
+    baselines = _siblings(chosen[0]) if len(chosen) == 1 else []
+    names = _names([*chosen, *baselines])
+    contents = [run_contents(run, names[run.path]) for run in chosen]
+    if data is not None:
+        for run, content in zip(chosen, contents, strict=True):
+            content["curves"] = _curves(run, data, group_column)
+    _check_column(group_column, contents)
+    path = Path(into) if into is not None else folder
+    page = _page(chosen, baselines, names, {"runs": contents, "column": group_column})
+    with writing(path, RunError):
+        write_text(path, page)
+    return path
+
+
+def _open(runs: Source | Sequence[Source]) -> tuple[list[Run], Path]:
+    """The runs that were meant, and where their page goes."""
+    if isinstance(runs, str | Path) and not (Path(runs) / "run.json").is_file():
+        seeds = sorted(Path(runs).glob("seed-*"), key=lambda path: (len(path.name), path.name))
+        if seeds:
+            return [Run.open(seed) for seed in seeds], Path(runs) / "report.html"
+    sources = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    if not sources:
+        raise ConfigError("A report needs at least one run; got none.")
+    opened = [source if isinstance(source, Run) else Run.open(source) for source in sources]
+    first = opened[0].path
+    return opened, first / "report.html" if len(opened) == 1 else first.parent / "comparison.html"
+
+
+def _siblings(run: Run) -> list[Run]:
+    """Other runs of the same folder, of the same data."""
+    others = sorted(path.parent for path in run.path.resolve().parent.glob("*/run.json"))
+    opened = [Run.open(path, verify=False) for path in others if path != run.path.resolve()]
+    same = [other for other in opened if other.info["data_fingerprint"] == run.info["data_fingerprint"]]
+    return same[:MOST_BASELINES]
+
+
+def _names(runs: Sequence[Run]) -> dict[Path, str]:
+    """The last part of each path, or the last two where that is not enough to tell runs apart."""
+    names = {run.path: run.path.name for run in runs}
+    if len(set(names.values())) < len(names):
+        return {path: f"{path.resolve().parent.name}/{name}" for path, name in names.items()}
+    return names
+
+
+def _curves(run: Run, data: Any, group_column: str | None) -> dict[str, Any]:
+    """Curves of other rows than those kept with the run."""
+    if isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file():
+        data = EncodedDataset.open(data)
+    if isinstance(data, EncodedDataset):
+        if data.encoder.fingerprint != run.encoder.fingerprint:
+            raise DataError(
+                f"The dataset {data.path} must be encoded as {run.path} was; its encoder is another.",
+                hint="Give the raw table instead: each run encodes it itself.",
+            )
+        return {"split": "test", **measure_curves(run.model, data.test, run.encoder)}
+    from crossrank.data.prepare import encode_table
+    from crossrank.data.table import open_table
+
+    rows = encode_table(run.encoder, open_table(data))
+    curves = {"split": "given", **measure_curves(run.model, rows, run.encoder)}
+    if group_column is not None and group_column not in curves["groups"]:
+        import numpy as np
+
+        chunks = [chunk.frame[group_column].cast(str) for chunk in open_table(data).chunks([group_column])]
+        values = np.concatenate([chunk.fill_null("<missing>").to_numpy() for chunk in chunks])
+        logits = run.model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).numpy()
+        labels, scores = (np.asarray(part, np.float64) for part in (rows.labels, logits))
+        curves["groups"][group_column] = group_metrics(values, labels, scores, curves["kind"])
+    return curves
+
+
+def _check_column(column: str | None, contents: Sequence[dict[str, Any]]) -> None:
+    known = [name for content in contents if content["curves"] for name in content["curves"]["groups"]]
+    if column is not None and column not in known:
+        raise ConfigError(
+            f"The breakdown knows the columns {listing(dict.fromkeys(known))}; got '{column}'.",
+            hint=did_you_mean(column, known) or "Give the table that has it as data.",
+        )
+
+
+def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str], content: dict[str, Any]) -> str:
+    single = len(runs) == 1
+    title = names[runs[0].path] if single else "Comparison of " + ", ".join(names[run.path] for run in runs)
+    lead = sections.describe(runs[0]) if single else f"{len(runs)} runs side by side."
+    parts = {
+        "title": text(title),
+        "lead": text(lead),
+        "made": text(runs[0].info["finished"][:10]),
+        "headline": sections.headline(runs[0], baselines) if single else Markup(),
+        "comparison": sections.comparison(runs, baselines, names),
+        "compression": Markup("".join(sections.compression(run) for run in runs)),
+        "stability": Markup(sections.pairs_beside(runs, names) + sections.stable_pairs(runs)),
+        "spectrum": sections.spectrum_summary(runs, names),
+        "costs": sections.costs(runs, names),
+        "data": sections.data_summary(runs[0]),
+        "configuration": sections.configuration(runs, names),
+        "repeat": sections.repeat(runs[0]),
+        "style": _asset("page.css"),
+        "libraries": "\n".join(_library(name) for name in ("d3.min.js", "plot.umd.min.js")),
+        "content": _json(content),
+        "script": f"<script>\n{_asset('charts.js')}\n{_asset('map.js')}\n</script>",
+    }
+    return Template(_asset("page.html")).substitute(parts)
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _library(name: str) -> str:
+    """A chart library with its licence, which every copy must carry."""
+    licence = _asset(f"{name.split('.')[0]}.LICENSE.txt")
+    return f"<script>\n/*!\n{licence}*/\n{_asset(name)}\n</script>"
+
+
+def _json(content: Any) -> str:
+    """JSON that may stand inside a script element, whatever the names of features and values."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")

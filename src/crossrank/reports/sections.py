@@ -1,0 +1,301 @@
+"""The parts of a page that are words and tables."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crossrank.config import template
+from crossrank.data import MISSING_ID, UNSEEN_ID
+from crossrank.evaluation import explain
+from crossrank.evaluation.advice import advise
+from crossrank.evaluation.spectrum import energy_rank, numerical_rank
+from crossrank.evaluation.stability import stability
+from crossrank.models import MODELS, parse_model_settings
+from crossrank.models.cost import PARTS, model_cost
+from crossrank.reports.contents import spectra
+from crossrank.reports.tables import Markup, brief, decimal, percent, signed, table, text
+from crossrank.runs import Run
+from crossrank.schema import InputLayout
+from crossrank.training import Config
+
+METRICS = {  # by the name in report.json
+    "logloss": "log loss",
+    "rmse": "RMSE",
+    "auc": "AUC",
+    "r2": "R²",
+    "grouped_auc": "grouped AUC",
+    "ndcg@10": "NDCG@10",
+    "calibration": "calibration",
+    "ece": "ECE",
+    "normalized_entropy": "norm. entropy",
+}
+MEANINGS = {
+    "calibration": "predicted positives over observed ones; 1 is right",
+    "ece": "expected calibration error",
+    "auc": "chance that a positive row scores above a negative one",
+    "logloss": "mean of −log of the probability given to what happened",
+    "rmse": "root of the mean squared error",
+    "r2": "share of the variance explained",
+}
+COMPARED = ("logloss", "rmse", "auc", "r2")
+LOWER = ("logloss", "rmse")  # is better
+BIG = ("logloss", "rmse", "auc", "r2", "calibration", "ece")
+TOLERANCES = (0.05, 0.01)
+SHOWN_PAIRS = 15
+SHOWN_BESIDE = 8  # pairs of each run
+
+
+def measured(run: Run) -> tuple[str, dict[str, Any]]:
+    """The split that counts, and its metrics: test, else valid, else none."""
+    return next(((split, run.report[split]) for split in ("test", "valid") if split in run.report), ("", {}))
+
+
+def headline(run: Run, baselines: Sequence[Run]) -> Markup:
+    """The few numbers that matter, large, each beside the best baseline."""
+    split, metrics = measured(run)
+    if not metrics:
+        return Markup("<p>This run was not measured.</p>")
+    figures = []
+    for key in (key for key in BIG if key in metrics):
+        others = {other.path.name: measured(other)[1].get(key) for other in baselines}
+        known = {name: value for name, value in others.items() if value is not None}
+        note = MEANINGS[key]
+        if known and key in COMPARED and metrics[key] is not None:
+            best = min(known, key=lambda name: known[name] if key in LOWER else -known[name])
+            note = f"{signed(metrics[key] - known[best])} against {best}, the best baseline"
+        figures.append(f"<div><dt>{METRICS[key]}</dt><dd>{text(decimal(metrics[key]))}</dd><p>{text(note)}</p></div>")
+    caption = f'<p class="note">On {metrics["rows"]:,} {split} rows.</p>'
+    return Markup(f'<dl class="figures">{"".join(figures)}</dl>{caption}')
+
+
+def comparison(runs: Sequence[Run], baselines: Sequence[Run], names: Mapping[Path, str]) -> Markup:
+    """Every run beside every other, best criterion first."""
+    everyone = sorted([*runs, *baselines], key=_criterion)
+    present = [key for key in METRICS if any(key in measured(run)[1] for run in everyone)]
+    rows = []
+    for run in everyone:
+        metrics, report = measured(run)[1], run.report
+        values = [decimal(metrics.get(key)) for key in present]
+        size = sum(report["parameters"].values())
+        rows.append([names[run.path], run.config["model"]["name"], *values, brief(size), _seconds(report)])
+    if _are_seeds(runs):
+        spread = [[measured(run)[1].get(key) for run in runs] for key in present]
+        rows.append(["mean ± deviation", "", *map(_spread, spread), "", ""])
+    strong = everyone.index(runs[0]) if len(runs) == 1 else None
+    headers = ["run", "model", *(METRICS[key] for key in present), "parameters", "seconds"]
+    return table(headers, rows, strong=strong, words=(0, 1))
+
+
+def _spread(values: Sequence[float | None]) -> str | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return f"{statistics.fmean(known):.4f} ± {statistics.stdev(known):.4f}"
+
+
+def _criterion(run: Run) -> float:
+    metrics = measured(run)[1]
+    value = metrics.get("logloss", metrics.get("rmse"))
+    return float("inf") if value is None else float(value)
+
+
+def _seconds(report: Mapping[str, Any]) -> str:
+    return f"{report['training']['seconds']:,.0f}"
+
+
+def describe(run: Run) -> str:
+    """A model in a sentence."""
+    model = run.config["model"]
+    about = MODELS[model["name"]].about
+    words = [f"{model['name']}: {about}", f"{_layout(run).input_dim} inputs"]
+    cross, deep = model.get("cross"), model.get("deep")
+    if cross:
+        kind = {"full": "full", "low_rank": "low-rank", "mixture": "mixture"}.get(cross.get("layer", ""), "vector")
+        words.append(f"{cross['num_layers']} {kind} cross layers")
+    if deep and model.get("structure") != "cross-only":
+        words.append(f"deep layers of {', '.join(map(str, deep['sizes'])) or 'none'}")
+    return "; ".join(words) + "."
+
+
+def _layout(run: Run) -> InputLayout:
+    """The slots of x0, without opening the weights."""
+    return parse_model_settings(run.config["model"]).layout(run.encoder.features)
+
+
+def compression(run: Run) -> Markup:
+    """What compressing the model did to it, where it was compressed."""
+    found = run.report.get("compression")
+    if not found:
+        return Markup()
+    before, after = found["before"], found["after"]
+    rows = [
+        ["parameters outside the tables", before["parameters"], after["parameters"]],
+        ["multiply-adds per row", before["multiply_adds"], after["multiply_adds"]],
+        *(
+            [f"milliseconds for {size} rows", *(decimal(side["milliseconds"][size], 3) for side in (before, after))]
+            for size in before["milliseconds"]
+        ),
+    ]
+    for split in (split for split in ("valid", "test") if split in before):
+        keys = [key for key in ("logloss", "rmse", "auc") if key in before[split]]
+        rows += [[f"{METRICS[key]}, {split}", *(decimal(s[split][key], 5) for s in (before, after))] for key in keys]
+    lead = f"<p>Compressed from <b>{text(found['source'])}</b> to cross layers of rank {found['rank']}.</p>"
+    return Markup(f"<h3>Compression</h3>{lead}{table(['', 'before', 'after'], rows)}")
+
+
+def spectrum_summary(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
+    """Numerical ranks of each layer, and what they advise."""
+    rows, advice = [], []
+    for run in runs:
+        layers = spectra(run)
+        for layer in layers:
+            title = f"layer {layer['layer']}" + (f", network {layer['network']}" if layers[-1]["network"] > 1 else "")
+            ranks = [_ranks(layer, tolerance) for tolerance in TOLERANCES]
+            energy = [energy_rank(layer[key], 0.99) for key in ("values", "used")]
+            rows.append([names[run.path], title, len(layer["values"]), *ranks, *energy])
+        found = advise(layers, parse_model_settings(run.config["model"]), run.encoder.features)
+        if found:
+            where = "" if len(runs) == 1 else f"<b>{text(names[run.path])}.</b> "
+            advice.append(f'<p class="advice">{where}{text(found.text)}</p>')
+    if not rows:
+        return Markup()
+    headers = ["run", "layer", "width", *(f"R at {t:g}" for t in TOLERANCES), "99% of W", "99% as used"]
+    cut = slice(1 if len(runs) == 1 else 0, None)
+    return Markup(
+        "".join(advice) + table(headers[cut], [row[cut] for row in rows], words=(0,) if cut.start else (0, 1))
+    )
+
+
+def _ranks(layer: Mapping[str, Any], tolerance: float) -> str:
+    ranks = [numerical_rank(layer[key], tolerance) for key in ("initial", "values") if layer[key]]
+    return " → ".join(map(str, ranks))
+
+
+def pairs_beside(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
+    """The strongest pairs of the first cross layer of any run, and their strength in every run."""
+    found = [
+        {(pair["left"], pair["right"]): pair["strength"] for pair in explain(run, layer=1) if pair["network"] == 1}
+        for run in runs
+    ]
+    if sum(map(bool, found)) < 2:
+        return Markup()
+    top = dict.fromkeys(pair for pairs in found for pair in list(pairs)[:SHOWN_BESIDE])
+    rows = [[" × ".join(pair), *(decimal(pairs.get(pair), 3) for pairs in found)] for pair in top]
+    return Markup(f"<h3>Side by side</h3>{table(['pair, layer 1', *(names[run.path] for run in runs)], rows)}")
+
+
+def stable_pairs(runs: Sequence[Run]) -> Markup:
+    """How the rank of the strongest pairs moves over the seeds of one setting; nothing for anything else."""
+    if not _are_seeds(runs) or not runs[0].crosses:
+        return Markup()
+    rows = [
+        [
+            f"{pair['left']} × {pair['right']}",
+            pair["layer"],
+            decimal(pair["mean_rank"], 1),
+            f"{pair['best_rank']} to {pair['worst_rank']}",
+            decimal(pair["strength"]),
+            decimal(pair["deviation"]),
+        ]
+        for pair in stability(runs, top=SHOWN_PAIRS)
+    ]
+    lead = (
+        f"<p>Which pairs hold up over {len(runs)} seeds. A pair whose rank moves from seed to seed was not learned "
+        "from the data.</p>"
+    )
+    headers = ["pair", "layer", "mean rank", "ranks", "mean strength", "deviation"]
+    return Markup(f"<h3>Over the seeds</h3>{lead}{table(headers, rows)}")
+
+
+def _are_seeds(runs: Sequence[Run]) -> bool:
+    """Whether they are one setting on one dataset."""
+    alike = {json.dumps([run.config, run.info["data_fingerprint"]], sort_keys=True) for run in runs}
+    return len(runs) > 1 and len(alike) == 1
+
+
+def costs(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
+    """Parameters and multiply-adds of each part of each model."""
+    rows = []
+    for run in runs:
+        cost = model_cost(parse_model_settings(run.config["model"]), run.encoder.features)
+        for what, parts in (("parameters", cost.parameters), ("multiply-adds per row", cost.multiply_adds)):
+            rows.append([names[run.path], what, *(parts[part] for part in PARTS), sum(parts.values())])
+    cut = slice(1 if len(runs) == 1 else 0, None)
+    headers = ["run", "", "tables", *PARTS[1:], "total"]
+    return table(headers[cut], [row[cut] for row in rows], words=(0,) if cut.start else (0, 1))
+
+
+def data_summary(run: Run) -> Markup:
+    """Rows of each split, and what the encoder learned of each column."""
+    encoder, widths = run.encoder, {slot.name: slot.width for slot in _layout(run).slots}
+    rows: list[list[Any]] = []
+    train_rows = 0
+    for feature in encoder.features:
+        if feature.kind == "numeric":
+            seen = encoder.statistics[feature.name]
+            total, missing, unseen = seen.count + seen.missing, seen.missing, None
+            values = f"mean {seen.mean:.3g}, deviation {seen.deviation:.3g}"
+        else:
+            counts = encoder.counts(feature.name)
+            total, missing, unseen = int(counts.sum()), int(counts[MISSING_ID]), int(counts[UNSEEN_ID])
+            values = f"{int((counts[2:] > 0).sum()):,} values"
+        train_rows = max(train_rows, total) if feature.kind != "multivalent" else train_rows
+        shares = [None if count is None else percent(count / max(total, 1)) for count in (missing, unseen)]
+        rows.append([feature.name, feature.kind, values, widths[feature.name], *shares])
+    splits = [f"{train_rows:,} training"] if train_rows else []
+    splits += [f"{run.report[split]['rows']:,} {split}" for split in ("valid", "test") if split in run.report]
+    rate = measured(run)[1].get("positive_rate")
+    share = f" {rate:.2%} of the {measured(run)[0]} rows are positive." if rate is not None else ""
+    label = encoder.schema.label
+    lead = f"<p>{', '.join(splits)} rows; the label is <b>{text(label.name)}</b> ({label.kind}).{share}</p>"
+    headers = ["feature", "kind", "training values", "width", "missing", "rare"]
+    return Markup(lead + table(headers, rows, words=(0, 1, 2)))
+
+
+def configuration(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
+    """What differs between the runs, then every setting of each."""
+    flat = [dict(_flatten(run.config)) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    differing = [key for key in keys if len({json.dumps(settings.get(key)) for settings in flat}) > 1]
+    parts: list[str] = []
+    if differing:
+        rows = [
+            [key, *(json.dumps(settings[key]) if key in settings else None for settings in flat)] for key in differing
+        ]
+        parts.append(table(["setting", *(names[run.path] for run in runs)], rows, words=range(len(runs) + 1)))
+    for run in runs:
+        config = Config.parse(run.config)
+        toml = template({"model": config.model, "training": config.training, "split": config.split})
+        title = "All settings" if len(runs) == 1 else f"All settings of {names[run.path]}"
+        parts.append(f"<details><summary>{text(title)}</summary><pre>{text(toml)}</pre></details>")
+    return Markup("".join(parts))
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def repeat(run: Run) -> Markup:
+    """The command that was given, and the one that needs nothing but this page and the data."""
+    info = run.info
+    command: list[str] = info.get("command", [])
+    given = ""
+    if command and Path(command[0]).name == "crossrank":
+        given = f"<p>It was made by</p><pre>{text(shlex.join(['crossrank', *command[1:]]))}</pre>"
+    again = f"crossrank train DATASET --into RUN --config config.toml --seed {info['seed']}"
+    machine = ", ".join(f"{key} {value}" for key, value in info.get("machine", {}).items())
+    return Markup(
+        f"{given}<p>Save the settings above as config.toml, then</p><pre>{text(again)}</pre>"
+        f'<p class="note">The dataset has the fingerprint <code>{text(info["data_fingerprint"])}</code>. '
+        f"crossrank {text(info['library_version'])}; {text(machine)}. The same seed on the same machine gives the same "
+        "weights.</p>"
+    )

@@ -1,0 +1,247 @@
+"""DCN-V2's forward and backward pass, written out for a GPU.
+
+x0 is padded to a width that suits the matrix units: behind its D columns stands one of ones, then zeros. The bias of a
+cross layer is the kernel's column beside the ones, so that it costs nothing in either pass; the residual carries the
+ones from layer to layer. Kernels are padded with zeros, whose gradient is zero, so they stay zero::
+
+    u_l = [W_l b_l 0] x_l            x_{l+1} = x_0 ⊙ u_l + x_l
+    by u_l:  g ⊙ x_0                 by x_0:  g ⊙ u_l (summed over layers) + the last g
+    g <- g + (by u_l) W_l
+
+Products of matrices are made in the given type with float32 sums; gradients of kernels are float32.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from crossrank.models import Model
+from crossrank.models.dcn_v2 import DCNV2
+from crossrank.nn import CrossLayer, CrossNetwork
+from crossrank.nn.linear import Linear
+from crossrank.nn.embedding import FeatureEmbedding
+from crossrank.training.cuda_optimizer import Beside, Block, DeviceOptimizer, RowTable, TouchedRows
+from crossrank.training.cuda_plain import Columns, Gradient, Segments, Taken
+from crossrank.training.settings import TrainingSettings
+
+WIDE = 512  # from here on a padded width is a multiple of 32, below of 8: there waste would outweigh alignment
+
+
+def padded(width: int) -> int:
+    multiple = 32 if width >= WIDE else 8
+    return -(-width // multiple) * multiple
+
+
+def is_written_out(model: Model, settings: TrainingSettings) -> bool:
+    """Whether :class:`DCNSteps` covers a model: full cross layers in one network, relu, no dropout, no bags."""
+    if not isinstance(model, DCNV2) or len(model.cross) != 1 or settings.tables != "lazy":
+        return False
+    embedding = model.embedding
+    if embedding.num_multivalent or embedding.dropout or not embedding.num_single:
+        return False
+    if not all(
+        isinstance(layer, CrossLayer) and layer.residual and layer.bias is not None
+        for layer in cast(CrossNetwork, model.cross[0]).layers
+    ):
+        return False
+    return model.structure == "cross-only" or (model.deep.activation_name == "relu" and not model.deep.dropout)
+
+
+class _Dense(NamedTuple):
+    """A deep layer: what multiplies, what is added, and where their gradients go."""
+
+    kernel: Tensor
+    bias: Tensor
+    kernel_gradient: Tensor
+    bias_gradient: Tensor
+
+
+class DCNSteps:
+    """Whole steps of a DCN-V2: gather, forward, loss, backward, update.
+
+    Args:
+        model: on its device; see :func:`is_written_out`.
+        settings: of the training.
+        bfloat16: make matrix products in bfloat16.
+        binary: the label is 0 or 1.
+    """
+
+    def __init__(self, model: Model, settings: TrainingSettings, *, bfloat16: bool, binary: bool) -> None:
+        if not isinstance(model, DCNV2):
+            raise TypeError(f"DCNSteps are for a DCNV2; got a {type(model).__name__}.")
+        self.model, self.settings, self.binary = model, settings, binary
+        self.type = torch.bfloat16 if bfloat16 else torch.float32
+        self.input_dim, self.padded_dim = model.layout.input_dim, padded(model.layout.input_dim + 1)
+        self.layers = list(cast(CrossNetwork, model.cross[0]).layers)
+        self.has_deep = model.structure != "cross-only" and len(model.deep.layers) > 0
+        blocks = self._blocks()
+        self.optimizer = DeviceOptimizer(model, settings, blocks=blocks, copy=torch.bfloat16 if bfloat16 else None)
+        self.operations = self.optimizer.operations
+        self._bind(len(self.layers))
+        self.columns = _columns(model.embedding)
+        self.lookups = _lookups(model.embedding, self.optimizer)
+        self.sorting, self.products = (Beside(self.columns.base.device) for _ in range(2))
+
+    def _blocks(self) -> list[Block]:
+        """Each cross layer's kernel and bias in a square, each deep kernel and bias in their own blocks."""
+        wide, dim, blocks = self.padded_dim, self.input_dim, []
+        for i in range(len(self.layers)):
+            name = f"cross.0.layers.{i}"
+            weight, bias = (slice(dim), slice(dim)), (slice(dim), dim)
+            blocks.append(Block((wide, wide), {f"{name}.weight": weight, f"{name}.bias": bias}))
+        inside = wide
+        for i, layer in enumerate(self.model.deep.layers if self.has_deep else ()):
+            rows, columns = cast(Linear, layer).weight.shape
+            outside = padded(rows)
+            blocks.append(Block((outside, inside), {f"deep.layers.{i}.weight": (slice(rows), slice(columns))}))
+            blocks.append(Block((outside,), {f"deep.layers.{i}.bias": (slice(rows),)}))
+            inside = outside
+        return blocks
+
+    def _bind(self, num_cross: int) -> None:
+        """Views of the blocks, for products and for gradients."""
+        flat = self.optimizer.flat
+        used = flat.copy if flat.copy is not None else flat.weight
+        weights, gradients = ([flat.block(b, i) for i in range(len(flat.blocks))] for b in (used, flat.gradient))
+        self.crosses = list(zip(weights[:num_cross], gradients[:num_cross], strict=True))
+        num_deep = len(self.model.deep.layers) if self.has_deep else 0
+        self.deep = [
+            _Dense(weights[i], weights[i + 1], gradients[i], gradients[i + 1])
+            for i in range(num_cross, num_cross + 2 * num_deep, 2)
+        ]
+        gradients_of, output = flat.parts(flat.gradient), self.model.output
+        weight, gradient = output.weight.detach()[0], gradients_of["output.weight"][0]
+        crossed = 0 if self.model.structure == "stacked" and self.has_deep else self.input_dim
+        self.cross_output = (weight[:crossed], gradient[:crossed]) if crossed else None
+        self.deep_output = (weight[crossed:], gradient[crossed:]) if self.has_deep else None
+        self.output_bias = output.bias.detach(), gradients_of["output.bias"]
+
+    @torch.no_grad()
+    def step(self, taken: Taken) -> Tensor:
+        """One step; returns the loss on the data."""
+        segments = self._sort(taken.ids)
+        ops, (bias, bias_gradient) = self.operations, self.output_bias
+        table = self.model.embedding.weight.detach()
+        x0 = ops.embed(taken.ids, taken.numeric, table, self.columns, self.padded_dim, self.type)  # (B, L)
+        layers, us = [x0], []
+        for kernel, _ in self.crosses:
+            us.append(torch.mm(layers[-1], kernel.t()))
+            layers.append(ops.cross(x0, us[-1], layers[-1]))
+        hidden = [layers[-1] if self.model.structure == "stacked" else x0]
+        for layer in self.deep:
+            hidden.append(torch._addmm_activation(layer.bias, hidden[-1], layer.kernel.t()))  # relu
+        logits = bias
+        for part, x in ((self.cross_output, layers[-1]), (self.deep_output, hidden[-1])):
+            logits = ops.head(x, part[0], logits) if part else logits
+        loss, by_logits = ops.loss_and_gradient(logits, taken.labels, taken.weights, binary=self.binary)
+        torch.sum(by_logits, dim=0, keepdim=True, out=bias_gradient)
+        by_x0 = self._backward(by_logits, layers, us, hidden)
+        self._penalize()
+        self.sorting.join()
+        self.optimizer.update(
+            [
+                TouchedRows(table, found, Gradient(by_x0, first, table.width))
+                for (table, _, _, first), found in zip(self.lookups, segments, strict=True)
+            ]
+        )
+        return cast(Tensor, loss)
+
+    def _sort(self, ids: Tensor) -> list[Segments]:
+        """The rows that each table is asked for, sorted beside the forward pass, which does not need that."""
+        sort = self.operations.sort_rows
+        with self.sorting:
+            return [sort((ids[:, features] + offsets).flatten()) for _, features, offsets, _ in self.lookups]
+
+    def _backward(self, by_logits: Tensor, layers: list[Tensor], us: list[Tensor], hidden: list[Tensor]) -> Tensor:
+        """The gradient by x0; those of the weights are written to their places."""
+        ops, x0, gathered = self.operations, layers[0], None
+        read: list[Tensor] = []
+        g = x0  # g is set below: a model has a deep network, or its crosses reach the output
+        if self.cross_output:
+            g = ops.head_backward(layers[-1], self.cross_output[0], by_logits, self.cross_output[1], None)
+        if self.deep_output:
+            by_input, read = self._deep_backward(by_logits, hidden, *self.deep_output)
+            g, gathered = (by_input, None) if self.model.structure == "stacked" else (g, by_input)
+        for number in range(len(us) - 1, -1, -1):
+            kernel, gradient = self.crosses[number]
+            first = number == 0
+            by_u, gathered = ops.cross_backward(g, x0, us[number], gathered, input_dim=self.input_dim, carried=first)
+            read.append(by_u)
+            with self.products:
+                _product(by_u.t(), layers[number], gradient)
+            g = (gathered if first else g).addmm_(by_u, kernel)
+        self.products.join()
+        return g
+
+    def _deep_backward(
+        self, by_logits: Tensor, hidden: list[Tensor], weight: Tensor, gradient: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The gradient by the deep network's input, and what products beside still read."""
+        ops, read = self.operations, []
+        by_z = ops.head_backward(hidden[-1], weight, by_logits, gradient, self.deep[-1].bias_gradient)
+        by_input = by_z
+        for number in range(len(self.deep) - 1, -1, -1):
+            layer = self.deep[number]
+            read.append(by_z)
+            with self.products:
+                _product(by_z.t(), hidden[number], layer.kernel_gradient)
+                if number == 0:
+                    # Beside the ones stands nothing: the layer has its own bias.
+                    layer.kernel_gradient[:, self.input_dim].zero_()
+            by_input = torch.mm(by_z, layer.kernel)
+            if number:
+                by_z = ops.relu_backward(by_input, hidden[number], self.deep[number - 1].bias_gradient)
+        return by_input, read
+
+    def _penalize(self) -> None:
+        """The gradient 2 λ W of the penalty λ Σ ||W||²."""
+        if self.settings.l2:
+            for kernel in self.model.kernels():
+                kernel.grad.add_(kernel, alpha=2 * self.settings.l2)  # type: ignore[union-attr]
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """left @ right in float32, whatever their type."""
+    if left.dtype == torch.float32:
+        torch.mm(left, right, out=out)
+    elif left.is_cuda:
+        torch.ops.aten.mm.dtype_out(left, right, torch.float32, out=out)
+    else:
+        torch.mm(left.float(), right.float(), out=out)
+
+
+def _columns(embedding: FeatureEmbedding) -> Columns:
+    """Where each column of x0 lies in the flat table."""
+    feature: list[int] = []
+    width: list[int] = []
+    base: list[int] = []
+    for i, dim in enumerate(embedding.embedding_dims):
+        first = embedding.table(i).storage_offset() - embedding.weight.storage_offset()
+        feature += [i] * dim
+        width += [dim] * dim
+        base += range(first, first + dim)
+    device = embedding.weight.device
+    return Columns(*(torch.tensor(values, dtype=torch.int64, device=device) for values in (feature, width, base)))
+
+
+def _lookups(
+    embedding: FeatureEmbedding, optimizer: DeviceOptimizer
+) -> list[tuple[RowTable, Tensor | slice, Tensor, Tensor]]:
+    """For each table: which features read it, what makes their ids its rows, and their first columns in x0."""
+    lookups = []
+    dims = embedding.embedding_dims
+    starts = [sum(dims[:i]) for i in range(len(dims))]
+    for table, width in zip(optimizer.lazy[embedding], dict.fromkeys(dims), strict=True):
+        features = [i for i, dim in enumerate(dims) if dim == width]
+        sizes = [embedding.vocab_sizes[i] for i in features]
+        offsets = torch.tensor([sum(sizes[:i]) for i in range(len(sizes))], dtype=torch.int32)
+        first = torch.tensor([starts[i] for i in features])
+        everything = len(features) == len(dims)
+        device = table.weight.device
+        chosen = slice(None) if everything else torch.tensor(features, device=device)
+        if isinstance(table, RowTable):
+            lookups.append((table, chosen, offsets.to(device), first.to(device)))
+    return lookups

@@ -1,0 +1,276 @@
+"""The same step as :mod:`crossrank.training.optimizer`, with everything that changes kept on a device.
+
+All dense weights lie in one flat buffer, so do their gradients and Adam's state: the clip and the update are one kernel
+each, however many layers there are. A weight may lie inside a larger block whose padding stays zero. Nothing here waits
+for the device, so that a step can be captured as a graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from crossrank.nn import FeatureEmbedding
+from crossrank.training import cuda_kernels, cuda_plain
+from crossrank.training.cuda_plain import Gradient, Segments
+from crossrank.training.lazy import LazyTable
+from crossrank.training.optimizer import Optimizer
+from crossrank.training.settings import TrainingSettings
+
+ALIGNED = 64  # elements: the address of each block suits the matrix units
+
+
+def operations(device: torch.device) -> ModuleType:
+    """The kernels, or in their absence the plain functions that they equal."""
+    return cuda_kernels if device.type == "cuda" and cuda_kernels.PRESENT else cuda_plain
+
+
+class Beside:
+    """Inside ``with``, work goes to a stream of its own, after what was asked for so far; :meth:`join` waits for it.
+
+    What that work reads must live until then: memory that is given back is used again at once. On a processor
+    everything stays in order.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            self.inside: Any = torch.cuda.stream(self.stream)
+            self.inside.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self.stream is not None:
+            self.inside.__exit__(*error)
+
+    def join(self) -> None:
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A piece of the flat buffer: its shape, and the part that belongs to each parameter."""
+
+    shape: tuple[int, ...]
+    parts: Mapping[str, tuple[slice | int, ...]]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def whole(name: str, shape: Sequence[int]) -> Block:
+    """A block that is one parameter."""
+    return Block(tuple(shape), {name: ()})
+
+
+class FlatWeights:
+    """Dense weights with gradient, Adam's state, average, and where asked for a copy in another type.
+
+    Args:
+        blocks: what lies one after the other.
+        device: where.
+        models: how many models of these blocks lie side by side, each at its own row of the (models, P) buffers.
+        average: keep a moving average.
+        copy: the type of the copy, if there is to be one.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        *,
+        device: torch.device,
+        models: int = 1,
+        average: bool = True,
+        copy: torch.dtype | None = None,
+    ) -> None:
+        self.blocks, self.starts, size = list(blocks), [], 0
+        for block in self.blocks:
+            self.starts.append(size)
+            size += -(-block.size // ALIGNED) * ALIGNED
+        self.weight, self.gradient, self.mean, self.square = (
+            torch.zeros(models, size, device=device) for _ in range(4)
+        )
+        self.average = torch.zeros_like(self.weight) if average else None
+        self.copy = torch.zeros_like(self.weight, dtype=copy) if copy else None
+
+    def block(self, buffer: Tensor, number: int) -> Tensor:
+        """A block of a buffer, padding and all; with a leading axis where there are several models."""
+        start, block = self.starts[number], self.blocks[number]
+        part = buffer[:, start : start + block.size].view(-1, *block.shape)
+        return part[0] if len(buffer) == 1 else part
+
+    def parts(self, buffer: Tensor) -> dict[str, Tensor]:
+        """Each parameter's own part of a buffer."""
+        every = () if len(buffer) == 1 else (slice(None),)
+        return {
+            name: self.block(buffer, number)[(*every, *place)]
+            for number, block in enumerate(self.blocks)
+            for name, place in block.parts.items()
+        }
+
+
+class RowTable(LazyTable):
+    """A lazily updated table on a device: where its rows are looked up, and what comes back to them."""
+
+    def __init__(self, weight: Tensor, *, decay: float) -> None:
+        super().__init__(weight, decay=decay)
+        self.last, self.owner = self.last.to(weight.device), self.owner[:0]
+
+
+@dataclasses.dataclass(frozen=True)
+class TouchedRows:
+    """What a step looked up in a table, and the gradient that came back."""
+
+    table: RowTable
+    segments: Segments
+    gradient: Gradient
+
+
+class DeviceOptimizer(Optimizer):
+    """Applies steps to a model on a device.
+
+    Args:
+        model: whose parameters are trained; they become views into one buffer.
+        settings: learning rate, clip, average, and how tables are updated.
+        blocks: how some of the dense parameters are to lie; the others lie alone.
+        copy: the type of a second copy of the dense weights, for matrix products.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: TrainingSettings,
+        *,
+        blocks: Sequence[Block] = (),
+        copy: torch.dtype | None = None,
+    ) -> None:
+        self.settings, self.decay = settings, settings.average_decay
+        embeddings = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
+        lazy = embeddings if settings.tables == "lazy" else []
+        tables = {id(embedding.weight) for embedding in lazy}
+        self.dense = {name: p for name, p in model.named_parameters() if id(p) not in tables}
+        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.parameters = list(self.dense.values())
+        device = next(model.parameters()).device
+        self.operations = operations(device)
+        placed = {name for block in blocks for name in block.parts}
+        alone = [whole(name, p.shape) for name, p in self.dense.items() if name not in placed]
+        self.flat = FlatWeights([*blocks, *alone], device=device, average=self.decay > 0, copy=copy)
+        self._move_in()
+        self.lazy = {e: [RowTable(table, decay=self.decay) for table in e.tables] for e in lazy}
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        self.nothing = torch.zeros(1, device=device)
+        self.beside = Beside(device)
+
+    def _move_in(self) -> None:
+        """From now on each parameter and its gradient are parts of the flat buffers."""
+        weights, gradients = self.flat.parts(self.flat.weight), self.flat.parts(self.flat.gradient)
+        for name, parameter in self.dense.items():
+            weights[name].copy_(parameter.detach())
+            parameter.data, parameter.grad = weights[name], gradients[name]
+        averages = self.flat.parts(self.flat.average) if self.flat.average is not None else {}
+        self.averages = [averages[name] for name in self.dense if name in averages]
+        for average, parameter in zip(self.averages, self.parameters, strict=False):
+            average.copy_(parameter.detach())
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self.flat.copy is not None:
+            self.flat.copy.copy_(self.flat.weight)
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """How many steps were made; asking waits for the device."""
+        return int(self.count)
+
+    def step(self, loss: Tensor) -> None:
+        """Move the weights once against the gradient of the loss."""
+        for embedding in self.lazy:
+            embedding.weight.grad = None
+        self.flat.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.update([part for embedding, tables in self.lazy.items() for part in _looked_up(embedding, tables)])
+
+    @torch.no_grad()
+    def update(self, touched: Sequence[TouchedRows]) -> None:
+        """Clip, Adam and average, from the flat gradient and what came back to rows."""
+        flat, ops, settings = self.flat, self.operations, self.settings
+        sums = [ops.sum_segments(part.segments, part.gradient) for part in touched]
+        rows = sum((squares.sum(dim=0, keepdim=True) for _, squares in sums), self.nothing)
+        numbers = ops.begin_update(
+            self.count,
+            ops.squares(flat.gradient),
+            rows,
+            learning_rate=settings.learning_rate,
+            decay=self.decay,
+            clip_norm=settings.clip_norm,
+        )
+        with self.beside:
+            for part, (total, _) in zip(touched, sums, strict=True):
+                table = part.table
+                ops.adam_rows(table.weight, table.state, table.last, part.segments, total, numbers, decay=self.decay)
+        ops.adam(flat.weight, flat.mean, flat.square, flat.average, flat.copy, flat.gradient, numbers)
+        self.beside.join()
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a resumed training needs; the same names as on a processor."""
+        steps = self.steps
+        state = {"steps": torch.tensor(steps)}
+        means, squares = self.flat.parts(self.flat.mean), self.flat.parts(self.flat.square)
+        for i, (name, parameter) in enumerate(self.dense.items()):
+            state[f"weight.{name}"] = parameter.detach()
+            state[f"step.{name}"] = torch.tensor(float(steps))
+            state[f"exp_avg.{name}"], state[f"exp_avg_sq.{name}"] = means[name], squares[name]
+            if self.averages:
+                state[f"average.{name}"] = self.averages[i]
+        for name, table in self._row_tables():
+            state |= {f"rows.{name}": table.weight, f"state.{name}": table.state, f"last.{name}": table.last}
+        return state
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take back what :meth:`state` gave, there or on a processor."""
+        self.count.fill_(int(state["steps"]))
+        means, squares = self.flat.parts(self.flat.mean), self.flat.parts(self.flat.square)
+        for i, (name, parameter) in enumerate(self.dense.items()):
+            parameter.copy_(state[f"weight.{name}"])
+            if f"exp_avg.{name}" in state:
+                means[name].copy_(state[f"exp_avg.{name}"])
+                squares[name].copy_(state[f"exp_avg_sq.{name}"])
+            if self.averages:
+                self.averages[i].copy_(state[f"average.{name}"])
+        for name, table in self._row_tables():
+            table.weight.copy_(state[f"rows.{name}"])
+            table.state.copy_(state[f"state.{name}"])
+            table.last.copy_(state[f"last.{name}"])
+        self._refresh()
+
+    def _row_tables(self) -> Iterator[tuple[str, LazyTable]]:
+        for embedding, tables in self.lazy.items():
+            for number, table in enumerate(tables):
+                yield f"{self.names[id(embedding.weight)]}.{number}", table
+
+
+def _looked_up(embedding: FeatureEmbedding, tables: Sequence[LazyTable]) -> list[TouchedRows]:
+    """What the last forward and backward passes touched; the record is emptied."""
+    lookups, embedding.lookups = embedding.lookups or [], []
+    touched = []
+    for number, table in enumerate(tables):
+        mine = [lookup for lookup in lookups if lookup.table == number and lookup.vectors.grad is not None]
+        if mine and isinstance(table, RowTable):
+            rows = torch.cat([lookup.rows for lookup in mine]).int()
+            matrix = torch.cat([lookup.vectors.grad for lookup in mine])  # type: ignore[misc]
+            first = torch.zeros(1, dtype=torch.int64, device=rows.device)
+            segments = operations(rows.device).sort_rows(rows)
+            touched.append(TouchedRows(table, segments, Gradient(matrix.float(), first, table.width)))
+    return touched

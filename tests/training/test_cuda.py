@@ -1,0 +1,182 @@
+"""The steps written for a GPU against the reference path: on a processor uncaptured, on a GPU as a graph."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from crossrank.data import Batch, EncodedRows, Split
+from crossrank.data.rows import LabeledRows, offsets_of
+from crossrank.models import build_model, parse_model_settings
+from crossrank.schema import Feature
+from crossrank.training import TrainingSettings
+from crossrank.training.cuda import AutogradSteps, DeviceTraining
+from crossrank.training.cuda_data import ResidentRows, SentRows
+from crossrank.training.cuda_dcn import DCNSteps
+from crossrank.training.loss import data_loss, penalty
+from crossrank.training.optimizer import Optimizer
+
+CUDA = torch.cuda.is_available()
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not CUDA, reason="there is no GPU here"))]
+FEATURES = [
+    *(Feature(f"c{i}", "categorical", size) for i, size in enumerate([30, 4, 11])),
+    *(Feature(f"n{i}", "numeric") for i in range(2)),
+]
+SHAPES = {
+    "stacked": {"deep": {"sizes": [13, 6]}},
+    "parallel": {"structure": "parallel", "deep": {"sizes": [9]}},
+    "cross-only": {"structure": "cross-only", "cross": {"num_layers": 3}},
+    "two widths": {"embedding": {"dim": 4, "dims": {"c1": 7}}, "deep": {"sizes": [8]}},
+    "no deep layers": {"deep": {"sizes": []}},
+    "low rank": {"cross": {"layer": "low_rank", "rank": 3}, "deep": {"sizes": [8]}},
+    "deepfm": {"name": "deepfm", "deep": {"sizes": [8]}},
+    "wide-deep": {"name": "wide-deep", "deep": {"sizes": [8]}},
+}
+
+
+def rows(count: int, *, weighted: bool = False, bags: bool = False) -> Split:
+    draw = np.random.default_rng(0)
+    ids = np.stack([draw.integers(0, size, count) for size in (30, 4, 11)], axis=1).astype(np.uint32)
+    lengths = draw.integers(0, 4, count)
+    bag = ((draw.integers(0, 6, lengths.sum()).astype(np.uint32), offsets_of(lengths)),) if bags else ()
+    labels = (draw.random(count) < 0.2 + 0.5 * (ids[:, 1] == ids[:, 2] % 4)).astype(np.float32)
+    weights = draw.random(count).astype(np.float32) if weighted else None
+    return Split(LabeledRows(EncodedRows(ids, draw.normal(size=(count, 2)).astype(np.float32), bag), labels, weights))
+
+
+def model_of(shape: dict, features=FEATURES):
+    torch.manual_seed(0)
+    settings = parse_model_settings({"embedding": {"dim": 4}, **shape})
+    return build_model(settings, features)
+
+
+def by_reference(model, split: Split, settings: TrainingSettings, steps: int) -> tuple[Optimizer, list[float]]:
+    """The loop over batches that a processor runs."""
+    optimizer, losses = Optimizer(model, settings), []
+    endless = (
+        batch for epoch in itertools.count() for batch in split.batches(settings.batch_size, seed=7, epoch=epoch)
+    )
+    for batch in itertools.islice(endless, steps):
+        loss = data_loss(model(batch.features), batch.labels, batch.weights)
+        optimizer.step(loss + penalty(model, settings.l2))
+        losses.append(loss.item())
+    return optimizer, losses
+
+
+def on_device(training: DeviceTraining, steps: int, *, epoch: int = 0, batch: int = 0) -> list[float]:
+    losses: list[float] = []
+    while len(losses) < steps:
+        for step in training.batches(epoch, batch):
+            losses.append(training.step(step).item())
+            if len(losses) == steps:
+                break
+        epoch, batch = epoch + 1, 0
+    return losses
+
+
+def same_weights(left, left_optimizer, right, right_optimizer, atol: float) -> None:
+    for averaged in (False, True):
+        with left_optimizer.using(averaged=averaged), right_optimizer.using(averaged=averaged):
+            other = right.state_dict()
+            for name, tensor in left.state_dict().items():
+                torch.testing.assert_close(tensor.cpu(), other[name].cpu(), rtol=0, atol=atol)
+
+
+def start(model, split: Split, settings: TrainingSettings, device: str = "cpu") -> DeviceTraining:
+    return DeviceTraining(model, split, settings, seed=7, label_kind="binary", device=torch.device(device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fifty_steps_equal_the_reference(shape, device) -> None:
+    """8 batches an epoch, the last of them short, so every epoch ends with a padded one."""
+    split = rows(250, weighted=shape == "stacked")
+    settings = TrainingSettings(
+        batch_size=32, learning_rate=0.01, clip_norm=0.5, l2=1e-3, precision="float32", average_decay=0.95
+    )
+    model = model_of(SHAPES[shape])
+    other = copy.deepcopy(model)
+    optimizer, expected = by_reference(model, split, settings, 50)
+    training = start(other, split, settings, device)
+    written_out = shape in ("stacked", "parallel", "cross-only", "two widths", "no deep layers")
+    assert isinstance(training.steps, DCNSteps if written_out else AutogradSteps)
+    losses = on_device(training, 50)
+    np.testing.assert_allclose(losses, expected, atol=2e-4)
+    same_weights(model, optimizer, other, training.optimizer, 5e-4)
+    training.close()
+    assert {p.device.type for p in other.parameters()} == {"cpu"}
+    assert all(p.is_contiguous() for p in other.parameters())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("tables", ["dense", "lazy"])
+def test_bags_and_dense_tables_equal_the_reference(tables, device) -> None:
+    split = rows(250, bags=tables == "lazy")
+    features = [*FEATURES[:3], *([Feature("tags", "multivalent", 6)] if tables == "lazy" else []), *FEATURES[3:]]
+    settings = TrainingSettings(batch_size=32, learning_rate=0.01, tables=tables, precision="float32")
+    model = model_of({"deep": {"sizes": [8]}}, features)
+    other = copy.deepcopy(model)
+    optimizer, expected = by_reference(model, split, settings, 20)
+    training = start(other, split, settings, device)
+    np.testing.assert_allclose(on_device(training, 20), expected, atol=2e-4)
+    same_weights(model, optimizer, other, training.optimizer, 5e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_padding_stays_zero(device) -> None:
+    split, settings = rows(100), TrainingSettings(batch_size=32, learning_rate=0.01, precision="float32")
+    training = start(model_of(SHAPES["stacked"]), split, settings, device)
+    on_device(training, 12)
+    flat = training.optimizer.flat
+    padding = flat.weight.clone()
+    for part in flat.parts(padding).values():
+        part.zero_()
+    assert not padding.any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_state_goes_from_a_device_to_the_reference_and_back(device) -> None:
+    split, settings = rows(250), TrainingSettings(batch_size=32, learning_rate=0.01, precision="float32")
+    model, other = model_of(SHAPES["stacked"]), model_of(SHAPES["stacked"])
+    optimizer, _ = by_reference(model, split, settings, 11)
+    training = start(other, split, settings, device)
+    training.optimizer.restore({name: tensor.clone() for name, tensor in optimizer.state().items()})
+    on_device(training, 9, epoch=1, batch=3)
+    back = model_of(SHAPES["stacked"])
+    last = Optimizer(back, settings)
+    last.restore({name: tensor.cpu().clone() for name, tensor in training.optimizer.state().items()})
+    through = model_of(SHAPES["stacked"])
+    expected, _ = by_reference(through, split, settings, 20)
+    same_weights(back, last, through, expected, 1e-4)
+    assert last.state().keys() == expected.state().keys()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [ResidentRows, SentRows])
+def test_rows_come_in_the_order_of_the_split(kind, device) -> None:
+    split = rows(100, weighted=True)
+    source = kind(split, 32, seed=3, device=torch.device(device))
+    for epoch, first in ((0, 0), (1, 2)):
+        expected = list(split.batches(32, seed=3, epoch=epoch, start_batch=first))
+        for step, batch in zip(source.batches(epoch, first), expected, strict=True):
+            taken = source.take()
+            size = len(step)
+            assert size == len(batch)
+            assert torch.equal(taken.ids[:size].cpu(), batch.features.categorical)
+            assert torch.equal(taken.numeric[:size].cpu(), batch.features.numeric)
+            assert torch.equal(taken.labels[:size].cpu(), batch.labels)
+            assert torch.equal(taken.weights[:size].cpu(), batch.weights)
+            assert not taken.weights[size:].any()
+    source.close()
+
+
+def test_bfloat16_stays_near_the_reference() -> None:
+    split, settings = rows(250), TrainingSettings(batch_size=32, learning_rate=0.01, precision="bfloat16")
+    _, expected = by_reference(model_of(SHAPES["stacked"]), split, settings, 40)
+    losses = on_device(start(model_of(SHAPES["stacked"]), split, settings), 40)
+    assert abs(np.mean(losses[-8:]) - np.mean(expected[-8:])) < 0.01
+    assert isinstance(next(iter(split.batches(4))), Batch)

@@ -1,0 +1,164 @@
+"""Every Triton kernel against its plain reference, on random shapes.
+
+Without a GPU, TRITON_INTERPRET=1 runs them on the processor where Triton is installed.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from crossrank.training import cuda_kernels, cuda_plain
+from crossrank.training.cuda_plain import Columns, Gradient, Segments, Taken
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+needs_kernels = pytest.mark.skipif(
+    not (cuda_kernels.PRESENT and (INTERPRETED or torch.cuda.is_available())), reason="there is no GPU with Triton here"
+)
+TYPES = [torch.float32, torch.bfloat16]
+
+
+def numbers(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def integers(seed: int, high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, torch.int32)
+
+
+def both(name: str, *arguments, **options):
+    return (getattr(module, name)(*arguments, **options) for module in (cuda_kernels, cuda_plain))
+
+
+def close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = 1e-2 if expected.dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance * max(1.0, float(expected.abs().max())))
+
+
+@needs_kernels
+@pytest.mark.parametrize("start", [0, 64, 90])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_batch_is_taken_in_order_and_padded_with_weightless_rows(start, weighted) -> None:
+    source = Taken(
+        integers(0, 9, 100, 3), numbers(1, 100, 2), numbers(2, 100), numbers(3, 100 if weighted else 1).abs()
+    )
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    got, expected = both("take_batch", source, order, torch.tensor(start, device=DEVICE), 32)
+    for left, right in zip(got, expected, strict=True):
+        assert torch.equal(left, right)
+    assert int((expected.weights > 0).sum()) == min(32, 100 - start)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("rows", "padded"), [(1, 16), (37, 24), (130, 264)])
+def test_x0_is_gathered_with_its_column_of_ones(dtype, rows, padded) -> None:
+    widths, sizes = [3, 5, 3], [7, 11, 4]
+    feature = torch.tensor([i for i, w in enumerate(widths) for _ in range(w)])
+    starts = [0, 21, 76]
+    base = torch.tensor([starts[i] + j for i, w in enumerate(widths) for j in range(w)])
+    width = torch.tensor([w for w in widths for _ in range(w)])
+    columns = Columns(*(part.to(DEVICE) for part in (feature, width, base)))
+    ids = torch.stack([integers(i, size, rows) for i, size in enumerate(sizes)], dim=1)
+    got, expected = both("embed", ids, numbers(0, rows, 2), numbers(1, 88), columns, padded, dtype)
+    close(got, expected)
+    assert (got[:, 13] == 1).all()
+    assert not got[:, 14:].any()
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(1, 8), (77, 40), (300, 72)])
+def test_the_cross_forward_and_backward(dtype, shape) -> None:
+    x0, u, xl, gradient, gathered = (numbers(seed, *shape, dtype=dtype) for seed in range(5))
+    close(*both("cross", x0, u, xl))
+    for part, carried in ((None, True), (gathered, False), (gathered, True)):
+        got, expected = both("cross_backward", gradient, x0, u, part, input_dim=shape[1] - 3, carried=carried)
+        close(got[0], expected[0])
+        close(got[1], expected[1])
+        assert not got[0][:, -3:].any()
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(1, 8), (77, 40), (500, 264)])
+def test_the_backward_passes_of_relu_and_of_the_output(dtype, shape) -> None:
+    h, gradient = numbers(0, *shape, dtype=dtype).relu(), numbers(1, *shape, dtype=dtype)
+    weight, by_logits = numbers(2, shape[1] - 3), numbers(3, shape[0])
+    for start in (numbers(4, 1), numbers(4, shape[0])):
+        close(*both("head", h, weight, start))
+    ends = []
+    for module in (cuda_kernels, cuda_plain):
+        sums = [torch.empty(shape[1], device=DEVICE) for _ in range(2)]
+        outputs = [torch.empty_like(weight) for _ in range(2)]
+        by_z = module.relu_backward(gradient, h, sums[0])
+        through = module.head_backward(h, weight, by_logits, outputs[0], sums[1])
+        without = module.head_backward(h, weight, by_logits, outputs[1], None)
+        ends.append([by_z, through, without, *sums, *outputs])
+    for got, expected in zip(*ends, strict=True):
+        close(got, expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("rows", [1, 700, 3000])
+def test_the_loss_and_its_gradient(binary, rows) -> None:
+    logits, weights = 20 * numbers(0, rows), numbers(1, rows).relu() + 0.01
+    labels = integers(2, 2, rows).float()
+    for got, expected in zip(*both("loss_and_gradient", logits, labels, weights, binary=binary), strict=True):
+        close(got, expected)
+
+
+def segments_of(seed: int, rows: int, features: int, num_rows: int) -> Segments:
+    ids = integers(seed, num_rows, rows, features)
+    ids[: rows // 2, 0] = 3  # a long segment
+    got, expected = both("sort_rows", ids.flatten())
+    distinct = int(expected.distinct)
+    assert torch.equal(got.rows, expected.rows)
+    assert torch.equal(got.starts[: distinct + 1].long(), expected.starts[: distinct + 1])
+    return expected._replace(starts=expected.starts.int())
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("rows", "features", "width", "num_rows"), [(1, 1, 1, 5), (40, 3, 5, 11), (700, 2, 39, 50), (12000, 1, 4, 9)]
+)
+def test_the_gradients_of_equal_rows_are_summed(dtype, rows, features, width, num_rows) -> None:
+    segments = segments_of(0, rows, features, num_rows)
+    first = torch.arange(features, device=DEVICE) * width + 2
+    gradient = Gradient(numbers(1, rows, features * width + 7, dtype=dtype), first, width)
+    (total, squares), (expected, lengths) = both("sum_segments", segments, gradient)
+    count = int(segments.distinct)
+    close(total[:count], expected[:count])
+    close(squares, lengths)
+
+
+@needs_kernels
+@pytest.mark.parametrize("decay", [0.0, 0.6, 0.9999])
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_the_updates_of_dense_weights_and_rows(decay, clip) -> None:
+    ends = []
+    for module in (cuda_kernels, cuda_plain):
+        dense = [numbers(seed, 2, 1500) for seed in range(3)]
+        mean, square = torch.zeros_like(dense[0]), torch.zeros_like(dense[0])
+        average = dense[1].clone() if decay else None
+        copy = torch.empty_like(dense[0], dtype=torch.bfloat16)
+        weight = numbers(4, 40, 5)
+        state, last = torch.zeros(40, 15 if decay else 10, device=DEVICE), torch.zeros(40, dtype=torch.int64).to(DEVICE)
+        step = torch.zeros((), dtype=torch.int64, device=DEVICE)
+        for t in range(12):
+            segments = segments_of(t, 30, 2, 40)
+            matrix = numbers(100 + t, 30, 10)
+            total, squares = module.sum_segments(segments, Gradient(matrix, torch.tensor([0, 5], device=DEVICE), 5))
+            lengths = [module.squares(dense[2]), squares.sum().expand(2).contiguous()]
+            shared = module.begin_update(step, *lengths, learning_rate=0.01, decay=decay, clip_norm=clip)
+            module.adam(dense[1], mean, square, average, copy, dense[2], shared)
+            module.adam_rows(weight, state, last, segments, total, shared, decay=decay)
+        ends.append([*shared, dense[1], mean, square, *([average] if decay else []), copy, weight, state, last])
+    for got, expected in zip(*ends, strict=True):
+        close(got, expected)
+    assert int(ends[0][0]) == 12
