@@ -20,11 +20,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import numpy as np
 import torch
 
-from crossrank.data import EncodedDataset
+from crossrank.data import DatasetWriter, EncodedDataset, EncodedRows, Encoder
+from crossrank.data.rows import LabeledRows
+from crossrank.data.vocabulary import Vocabulary
 from crossrank.evaluation.evaluate import evaluate_split
 from crossrank.models import Model, build_model, parse_model_settings
+from crossrank.runs import Run
+from crossrank.schema import Categorical, Label, Schema
+from crossrank.training import train_seeds
 from crossrank.training.cuda import DeviceTraining
 from crossrank.training.cuda_data import EvaluatedSplit
 from crossrank.training.loss import data_loss
@@ -33,6 +39,7 @@ from crossrank.training.settings import TrainingSettings
 
 CUDA = torch.device("cuda")
 PAPER = {"embedding": {"dim": 39}, "cross": {"num_layers": 2}, "deep": {"sizes": [768, 768]}}
+SMALL = {"embedding": {"dim": 30}, "cross": {"num_layers": 2}, "deep": {"sizes": [192]}}
 MULTIPLY_ADDS = 2 * 1027**2 + 1027 * 768 + 768**2
 PLAIN = {512: 0.08e6, 4096: 0.38e6, 65_536: 1.55e6}  # float32, dense Adam, an nn.Embedding per feature, the same GPU
 
@@ -146,7 +153,8 @@ def quality(dataset: EncodedDataset, batch_size: int) -> dict[str, Any]:
             plain.step(step)
         found[f"float32 {tables}"] = measured(plain.model, plain.optimizer, valid)
         plain.close()
-    found["textbook"] = textbook(dataset, batch_size, valid)
+    if batch_size > 512:  # it would take minutes
+        found["textbook"] = textbook(dataset, batch_size, valid)
     return {"batch": batch_size, "logloss": found}
 
 
@@ -158,6 +166,36 @@ def textbook(dataset: EncodedDataset, batch_size: int, valid: Any) -> dict[str, 
         here = batch.to(CUDA)
         optimizer.step(data_loss(model(here.features), here.labels, here.weights))
     return measured(model, optimizer, valid)
+
+
+def many(folder: Path, models: int = 32) -> dict[str, Any]:
+    """Seconds of one MovieLens-sized model and of many, trained, measured and saved as ``crossrank train --seeds``."""
+    dataset, found = movielens_sized(folder / "small"), {}
+    config = {"model": SMALL, "training": {"batch_size": 128, "epochs": 2, "patience": 0}}
+    for count in (2, 1, models):  # the first to warm up
+        begun = time.perf_counter()
+        train_seeds(dataset, into=folder / f"runs-{count}", seeds=count, config=config, progress=False)
+        run = Run.open(folder / f"runs-{count}" / "seed-0")
+        found[count] = {"steps": run.report["training"]["seconds"], "whole": time.perf_counter() - begun}
+    return found
+
+
+def movielens_sized(path: Path) -> EncodedDataset:
+    """A dataset as large as MovieLens-1M: six columns, about 10,000 values."""
+    sizes = {"user": 6042, "item": 3708, "gender": 4, "age": 9, "occupation": 23, "genre": 20}
+    draw, splits = np.random.default_rng(0), {"train": 740_000, "valid": 80_000, "test": 80_000}
+    schema = Schema([Categorical(name=name) for name in sizes], Label(name="liked"))
+    vocabularies = {}
+    for name, size in sizes.items():
+        letters = np.frombuffer("".join(f"{i:08}" for i in range(size - 2)).encode(), np.uint8)
+        vocabularies[name] = Vocabulary(letters, np.arange(8, len(letters) + 1, 8), np.full(size, 100, np.int64))
+    with DatasetWriter(path, schema) as writer:
+        for split, count in splits.items():
+            ids = np.stack([draw.integers(2, size, count) for size in sizes.values()], axis=1).astype(np.uint32)
+            labels = (draw.random(count) < 0.3 + 0.4 * ((ids[:, 0] + ids[:, 1]) % 7 < 3)).astype(np.float32)
+            writer.append(split, LabeledRows(EncodedRows(ids, np.empty((count, 0), np.float32)), labels))
+        writer.finish(Encoder(schema, vocabularies, {}), {})
+    return EncodedDataset.open(path)
 
 
 def measured(model: Model, optimizer: Optimizer, valid: Any) -> dict[str, float]:
@@ -215,8 +253,11 @@ def main() -> None:
             results["speed"] = [speed(dataset, batch, seconds=options.seconds) for batch in PLAIN]
             print(report(results["speed"]), flush=True)
         if "quality" in parts:
-            results["quality"] = quality(dataset, 4096)
+            results["quality"] = [quality(dataset, batch) for batch in PLAIN]
             print(json.dumps(results["quality"], indent=1), flush=True)
+        if "many" in parts:
+            results["many"] = many(Path(folder))
+            print(results["many"], flush=True)
     if options.into:
         options.into.write_text(json.dumps(about | results, indent=1))
 

@@ -255,6 +255,29 @@ def data_describe(
         _say(f"warning: {warning}")
 
 
+@data_commands.command("synthesize", epilog="Example: crossrank data synthesize --rows 45_000_000 --into criteo.txt")
+def data_synthesize(
+    rows: Annotated[str, typer.Option(help="How many; 45_000_000 may be written so.")],
+    into: Annotated[Path, typer.Option(help="The file (text) or dataset folder (encoded) to make.")],
+    like: Annotated[Literal["criteo"], typer.Option(help="Which set to imitate.")] = "criteo",
+    output: Annotated[
+        Literal["text", "encoded"], typer.Option("--format", help="Criteo's text, or a dataset ready to train on.")
+    ] = "text",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Generate a click log of any size whose crosses and best log loss are known."""
+    from crossrank.data.sources.synthetic import synthesize
+
+    if not rows.replace("_", "").isdecimal():
+        raise typer.BadParameter(f"must be a whole number; got '{rows}'", param_hint="--rows")
+    made = synthesize(into, rows=int(rows), like=like, seed=seed, format=output, overwrite=overwrite)
+    if as_json:
+        print(json.dumps({"rows": made.rows, "label_rate": made.base_rate, "best_logloss": made.best_logloss}))
+    _say(f"{made.rows:,} rows: {made.path} (label rate {made.base_rate:.3f}, best log loss {made.best_logloss:.4f})")
+
+
 @app.command(epilog="Example: crossrank cost data/clicks --config mix.toml")
 def cost(
     dataset: Annotated[Path | None, typer.Argument(help="A dataset; left out, the paper's Criteo features.")] = None,

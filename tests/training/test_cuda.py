@@ -17,6 +17,7 @@ from crossrank.training import TrainingSettings
 from crossrank.training.cuda import AutogradSteps, DeviceTraining
 from crossrank.training.cuda_data import ResidentRows, SentRows
 from crossrank.training.cuda_dcn import DCNSteps
+from crossrank.training.cuda_many import ManyTraining, can_share_a_program
 from crossrank.training.loss import data_loss, penalty
 from crossrank.training.optimizer import Optimizer
 
@@ -180,3 +181,42 @@ def test_bfloat16_stays_near_the_reference() -> None:
     losses = on_device(start(model_of(SHAPES["stacked"]), split, settings), 40)
     assert abs(np.mean(losses[-8:]) - np.mean(expected[-8:])) < 0.01
     assert isinstance(next(iter(split.batches(4))), Batch)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", ["stacked", "low rank"])
+def test_models_trained_together_equal_models_trained_alone(shape, device) -> None:
+    split = rows(250, weighted=True)
+    settings = TrainingSettings(batch_size=32, learning_rate=0.01, clip_norm=0.05, precision="float32")
+    models = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        models.append(build_model(parse_model_settings({"embedding": {"dim": 4}, **SHAPES[shape]}), FEATURES))
+    alone = copy.deepcopy(models)
+    where = torch.device(device)
+    assert can_share_a_program(models[0], split, settings, where)
+    many = ManyTraining(models, split, settings, seeds=[5, 6, 7], label_kind="binary", device=where)
+    losses = []
+    for epoch in range(3):
+        for _ in many.batches(epoch, 0):
+            losses.append(many.step().tolist())
+    for number, model in enumerate(alone):
+        training = DeviceTraining(model, split, settings, seed=5 + number, label_kind="binary", device=where)
+        expected = on_device(training, 24)
+        np.testing.assert_allclose([line[number] for line in losses], expected, atol=2e-4)
+        part = many.parts[number]
+        same_weights(part.model, part, model, training.optimizer, 5e-4)
+        state = training.optimizer.state()
+        assert part.state().keys() == state.keys() - {"random.cuda"}
+        torch.testing.assert_close(
+            part.state()["state.embedding.weight.0"], state["state.embedding.weight.0"], atol=1e-4, rtol=0
+        )
+    many.close()
+
+
+def test_models_with_dropout_or_bags_are_trained_alone() -> None:
+    split, settings, cpu = rows(20), TrainingSettings(), torch.device("cpu")
+    assert can_share_a_program(model_of({}), split, settings, cpu)
+    assert not can_share_a_program(model_of({"deep": {"sizes": [8], "dropout": 0.1}}), split, settings, cpu)
+    assert not can_share_a_program(model_of(SHAPES["two widths"]), split, settings, cpu)
+    assert not can_share_a_program(model_of(SHAPES["deepfm"]), split, settings, cpu)

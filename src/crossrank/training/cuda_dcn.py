@@ -21,8 +21,8 @@ from torch import Tensor
 from crossrank.models import Model
 from crossrank.models.dcn_v2 import DCNV2
 from crossrank.nn import CrossLayer, CrossNetwork
-from crossrank.nn.linear import Linear
 from crossrank.nn.embedding import FeatureEmbedding
+from crossrank.nn.linear import Linear
 from crossrank.training.cuda_optimizer import Beside, Block, DeviceOptimizer, RowTable, TouchedRows
 from crossrank.training.cuda_plain import Columns, Gradient, Segments, Taken
 from crossrank.training.settings import TrainingSettings

@@ -399,20 +399,22 @@ def sum_segments(segments: Segments, gradient: Gradient) -> tuple[Tensor, Tensor
 
 
 @jit
-def _begin_kernel(step, constants, dense, rows, now, scale, models, parts, BLOCK: tl.constexpr):
-    t = tl.load(step) + 1
-    tl.store(step, t)
-    exact = t.to(tl.float64)
-    log_beta1, log_beta2 = tl.load(constants), tl.load(constants + 1)
-    learning_rate, decay, clip = tl.load(constants + 2), tl.load(constants + 3), tl.load(constants + 4)
-    tl.store(now, learning_rate / (1.0 - tl.exp(exact * log_beta1)))
-    tl.store(now + 1, tl.sqrt(1.0 - tl.exp(exact * log_beta2)))
-    tl.store(now + 2, 1.0 - tl.minimum(decay, (1.0 + exact) / (10.0 + exact)))
+def _begin_kernel(step, constants, dense, rows, now, scale, parts, BLOCK: tl.constexpr):
+    model = tl.program_id(0)
+    if model == 0:
+        t = tl.load(step) + 1
+        tl.store(step, t)
+        exact = t.to(tl.float64)
+        log_beta1, log_beta2 = tl.load(constants), tl.load(constants + 1)
+        learning_rate, decay = tl.load(constants + 2), tl.load(constants + 3)
+        tl.store(now, learning_rate / (1.0 - tl.exp(exact * log_beta1)))
+        tl.store(now + 1, tl.sqrt(1.0 - tl.exp(exact * log_beta2)))
+        tl.store(now + 2, 1.0 - tl.minimum(decay, (1.0 + exact) / (10.0 + exact)))
     k = tl.arange(0, BLOCK)
-    for model in range(models):
-        square = tl.sum(tl.load(dense + model * parts + k, mask=k < parts, other=0.0), axis=0) + tl.load(rows + model)
-        shrink = tl.minimum(clip / (tl.sqrt(square).to(tl.float64) + 1e-6), 1.0)
-        tl.store(scale + model, tl.where(clip > 0, shrink, 1.0).to(tl.float32))
+    square = tl.sum(tl.load(dense + model * parts + k, mask=k < parts, other=0.0), axis=0) + tl.load(rows + model)
+    clip = tl.load(constants + 4)
+    shrink = tl.minimum(clip / (tl.sqrt(square).to(tl.float64) + 1e-6), 1.0)
+    tl.store(scale + model, tl.where(clip > 0, shrink, 1.0).to(tl.float32))
 
 
 @jit
@@ -440,7 +442,7 @@ def begin_update(
     models, parts = dense.shape
     numbers = Numbers(step, dense.new_empty(3, dtype=torch.float64), dense.new_empty(models))
     constants = _constants(learning_rate, decay, clip_norm, step.device)
-    _begin_kernel[(1,)](step, constants, dense, rows, numbers.now, numbers.scale, models, parts, BLOCK=_power(parts))
+    _begin_kernel[(models,)](step, constants, dense, rows, numbers.now, numbers.scale, parts, BLOCK=_power(parts))
     return numbers
 
 
@@ -495,7 +497,8 @@ def adam(
 @jit
 def _adam_rows_kernel(weight, state, last, rows, starts, distinct, total, step, now, scale, constants, width, parts,
                       rows_of_model, change, MANY: tl.constexpr, AVERAGE: tl.constexpr,
-                      BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+                      BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
+                      ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     count = tl.load(distinct)
     step_size, root = tl.load(now).to(tl.float32), tl.load(now + 1).to(tl.float32)
     t = tl.load(step)

@@ -45,7 +45,7 @@ class Beside:
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())
             self.inside: Any = torch.cuda.stream(self.stream)
-            self.inside.__enter__()
+            self.inside.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
         if self.stream is not None:
@@ -233,6 +233,8 @@ class DeviceOptimizer(Optimizer):
             state[f"exp_avg.{name}"], state[f"exp_avg_sq.{name}"] = means[name], squares[name]
             if self.averages:
                 state[f"average.{name}"] = self.averages[i]
+        if self.count.is_cuda:
+            state["random.cuda"] = torch.cuda.get_rng_state(self.count.device)
         for name, table in self._row_tables():
             state |= {f"rows.{name}": table.weight, f"state.{name}": table.state, f"last.{name}": table.last}
         return state
@@ -241,6 +243,8 @@ class DeviceOptimizer(Optimizer):
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take back what :meth:`state` gave, there or on a processor."""
         self.count.fill_(int(state["steps"]))
+        if self.count.is_cuda and "random.cuda" in state:
+            torch.cuda.set_rng_state(state["random.cuda"], self.count.device)
         means, squares = self.flat.parts(self.flat.mean), self.flat.parts(self.flat.square)
         for i, (name, parameter) in enumerate(self.dense.items()):
             parameter.copy_(state[f"weight.{name}"])

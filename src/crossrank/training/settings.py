@@ -19,6 +19,7 @@ class TrainingSettings:
     learning_rate: float = setting(1e-3, "Adam's learning rate")
     clip_norm: float = setting(10.0, "scale the gradient down to this norm when it is longer; 0 for never")
     average_decay: float = setting(0.9999, "decay of the moving average of the weights, used and saved; 0 for none")
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where to train; auto: on a GPU where there is one")
     tables: Literal["dense", "lazy"] = setting(
         "lazy", "Adam and average of embedding rows: every row at every step (dense), or those of the batch (lazy)"
     )

@@ -24,7 +24,10 @@ from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine, read_json
 from crossrank.schema import Schema
 from crossrank.training.checkpoint import has_checkpoint
+from crossrank.training.cuda import choose_device
+from crossrank.training.memory import keep_freed_memory
 from crossrank.training.settings import Config
+from crossrank.training.together import share_a_program, train_many
 from crossrank.training.trainer import Trainer
 
 
@@ -63,6 +66,7 @@ def train(
     """
     into = Path(into)
     config = config if isinstance(config, Config) else Config.parse(config or {})
+    keep_freed_memory()
     partial = _claim(into, resume=resume, overwrite=overwrite)
     try:
         with writing(into, RunError):
@@ -80,25 +84,66 @@ def train_seeds(data: Any, *, into: Path | str, seeds: int, overwrite: bool = Fa
     """Train the same setting with several seeds, and write the mean and deviation of its metrics to seeds.json.
 
     Each seed is a run folder of its own inside ``into``. A seed that is already there is kept, so an interrupted call
-    goes on where it stopped.
+    goes on where it stopped. On a GPU, small models on an encoded dataset are trained together, as one program.
     """
     into = Path(into)
     if (into / "run.json").is_file():
         raise RunError(
             f"{into} must be free for a folder of {seeds} runs; it is a single run.", hint="Choose another name."
         )
-    reports = []
-    for seed in range(seeds):
-        place = into / f"seed-{seed}"
-        done = (place / "run.json").is_file() and not overwrite
-        run = Run.open(place) if done else train(data, into=place, seed=seed, overwrite=overwrite, **options)
-        reports.append(run.report)
+    places = {seed: into / f"seed-{seed}" for seed in range(seeds)}
+    done = {seed: (place / "run.json").is_file() and not overwrite for seed, place in places.items()}
+    missing = {seed: place for seed, place in places.items() if not done[seed]}
+    if len(missing) > 1 and _train_together(data, missing, overwrite=overwrite, **options):
+        missing = {}
+    for seed, place in missing.items():
+        train(data, into=place, seed=seed, overwrite=overwrite, **options)
+    reports = [Run.open(place).report for place in places.values()]
     summary: dict[str, Any] = {"seeds": seeds}
     for split in (name for name in ("valid", "test") if name in reports[0]):
         measured = {key for key, value in reports[0][split].items() if isinstance(value, float)}
         summary[split] = {key: _spread([report[split][key] for report in reports]) for key in sorted(measured)}
     write_json(into / "seeds.json", summary)
     return summary
+
+
+def _train_together(
+    data: Any,
+    places: Mapping[int, Path],
+    *,
+    overwrite: bool,
+    config: Config | Mapping[str, Any] | None = None,
+    schema: Schema | None = None,
+    resume: bool = False,
+    test: bool = True,
+    progress: bool | None = None,
+) -> bool:
+    """Train models that differ in their seed alone as one program, into a folder each; False where that cannot be."""
+    config = config if isinstance(config, Config) else Config.parse(config or {})
+    encoded = isinstance(data, EncodedDataset) or (Path(data) / "manifest.json").is_file()
+    if resume or not encoded or choose_device(config.training.device).type == "cpu":
+        return False
+    dataset = _dataset(data, schema, config, Path())
+    with torch.random.fork_rng(devices=[]):
+        models = [_seeded_model(config, dataset, seed) for seed in places]
+    many = share_a_program(models, dataset, config.training, seeds=list(places))
+    if many is None:
+        return False
+    folders = [_claim(place, resume=False, overwrite=overwrite) for place in places.values()]
+    facts = [{"seed": seed, "data_fingerprint": dataset.fingerprint} for seed in places]
+    for folder, fact in zip(folders, facts, strict=True):
+        write_json(folder / "plan.json", {"config": config.to_dict(), **fact})
+    for trainer, fact, place in zip(
+        train_many(many, dataset, config.training, folders, show_progress=progress), facts, places.values(), strict=True
+    ):
+        _finish(trainer, dataset, config, fact, trainer.folder, test=test)
+        publish(trainer.folder, place)
+    return True
+
+
+def _seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
+    torch.manual_seed(seed)
+    return build_model(config.model, dataset.features)
 
 
 def _spread(values: list[float]) -> dict[str, Any]:
@@ -143,7 +188,7 @@ def _dataset(data: Any, schema: Schema | None, config: Config, partial: Path) ->
 def _train(
     dataset: EncodedDataset, config: Config, seed: int, folder: Path, *, resume: bool, test: bool, progress: bool | None
 ) -> None:
-    """Train and write every file of the run into the folder."""
+    """Train and write the run into the folder."""
     facts = {"seed": seed, "data_fingerprint": dataset.fingerprint}
     if resume and (saved := read_json(folder / "plan.json")) != {"config": config.to_dict(), **facts}:
         changed = [key for key in saved if saved[key] != {"config": config.to_dict(), **facts}[key]]
@@ -152,14 +197,21 @@ def _train(
             hint="Give the same ones, or train anew with --overwrite.",
         )
     write_json(folder / "plan.json", {"config": config.to_dict(), **facts})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = build_model(config.model, dataset.features)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        model = _seeded_model(config, dataset, seed)
         trainer = Trainer(model, dataset, config.training, seed=seed, folder=folder)
         if resume:
             trainer.resume()
         trainer.train(show_progress=progress)
-    report = _report(trainer, dataset, test=test)
+    _finish(trainer, dataset, config, facts, folder, test=test)
+
+
+def _finish(
+    trainer: Trainer, dataset: EncodedDataset, config: Config, facts: dict[str, Any], folder: Path, *, test: bool
+) -> None:
+    """Measure the trained model and write every file of the run into the folder."""
+    model, report = trainer.model, _report(trainer, dataset, test=test)
+    trainer.close()
     if pairs := measure_crosses(model, dataset.valid):
         write_json(folder / "crosses.json", {"pairs": pairs})
     info = {
@@ -183,7 +235,7 @@ def _report(trainer: Trainer, dataset: EncodedDataset, *, test: bool) -> dict[st
     model, position = trainer.model, trainer.position
     report: dict[str, Any] = {}
     for name in ("valid", "test") if test else ("valid",):
-        report[name] = evaluate_split(model, dataset.split(name), label_kind=trainer.label_kind)
+        report[name] = evaluate_split(model, trainer.measured(dataset.split(name)), label_kind=trainer.label_kind)
     report["training"] = {
         "steps": position.step,
         "best_step": position.best_step,

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossrank.data import Batch, EncodedDataset
+from crossrank.data import EncodedDataset, Split
 from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import evaluate_split
 from crossrank.models import Model
 from crossrank.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from crossrank.training.cuda import DeviceTraining, choose_device
+from crossrank.training.cuda_many import ModelOfMany
 from crossrank.training.loss import data_loss, penalty
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.progress import TrainingBar
@@ -49,16 +51,30 @@ class Trainer:
         settings: how.
         seed: of the order of the rows.
         folder: where metrics.jsonl and checkpoints go.
+        device_training: the steps, where they are made together with those of other models.
     """
 
     def __init__(
-        self, model: Model, dataset: EncodedDataset, settings: TrainingSettings, *, seed: int, folder: Path
+        self,
+        model: Model,
+        dataset: EncodedDataset,
+        settings: TrainingSettings,
+        *,
+        seed: int,
+        folder: Path,
+        device_training: DeviceTraining | ModelOfMany | None = None,
     ) -> None:
         self.model, self.dataset, self.settings, self.seed, self.folder = model, dataset, settings, seed, folder
         self.label_kind = dataset.schema.label.kind
         self.criterion = CRITERIA[self.label_kind]
         self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in model.layout.embedded}
-        self.optimizer = Optimizer(model, settings)
+        device = choose_device(settings.device)
+        if device.type == "cuda" and device_training is None:
+            device_training = DeviceTraining(
+                model, dataset.train, settings, seed=seed, label_kind=self.label_kind, device=device
+            )
+        self.on_device = device_training
+        self.optimizer = Optimizer(model, settings) if device_training is None else device_training.optimizer
         self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim)
         self.position = Position()
         self.best: dict[str, Tensor] = {}
@@ -78,15 +94,15 @@ class Trainer:
         """Step until the end or until patience runs out, then leave the best weights in the model."""
         self.model.train()
         position, every = self.position, self.settings.eval_every or self.batches_per_epoch
-        running, rows, started = torch.zeros(()), 0, time.perf_counter()
+        running, rows, started = torch.zeros((), device=self.device), 0, time.perf_counter()
         with TrainingBar(total=self.total_steps, label="training", show=show_progress) as bar:
             for batch in self._batches():
                 running += self._step(batch)
                 rows += len(batch)
                 if position.step % self.settings.log_every == 0 or position.step == self.total_steps:
-                    seconds = time.perf_counter() - started
-                    self._log(running.item(), rows, seconds, bar)
-                    running, rows, started = torch.zeros(()), 0, time.perf_counter()
+                    total = running.item()  # waits for the device, so it is read before the clock
+                    self._log(total, rows, time.perf_counter() - started, bar)
+                    running, rows, started = torch.zeros_like(running), 0, time.perf_counter()
                 if position.step % every == 0 or position.step == self.total_steps:
                     self._evaluate(bar)
                     started = time.perf_counter()
@@ -94,13 +110,24 @@ class Trainer:
                         break
         self.model.load_state_dict(self.best)
 
-    def _batches(self) -> Iterator[Batch]:
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def close(self) -> None:
+        """Leave an ordinary model on the processor."""
+        if self.on_device:
+            self.on_device.close()
+
+    def measured(self, split: Split) -> Split:
+        """A split whose batches come where the model is."""
+        return self.on_device.evaluated(split) if self.on_device else split
+
+    def _batches(self) -> Iterator[Any]:
         """Batches from the present position on; the position already points past the one handed out."""
-        position, settings = self.position, self.settings
+        position = self.position
         while position.step < self.total_steps:
-            for batch in self.dataset.train.batches(
-                settings.batch_size, seed=self.seed, epoch=position.epoch, start_batch=position.batch
-            ):
+            for batch in self._epoch():
                 position.step += 1
                 position.batch += 1
                 if position.batch == self.batches_per_epoch:
@@ -109,8 +136,16 @@ class Trainer:
                 if position.step == self.total_steps:
                     return
 
-    def _step(self, batch: Batch) -> Tensor:
+    def _epoch(self) -> Iterator[Any]:
+        epoch, start = self.position.epoch, self.position.batch
+        if self.on_device:
+            return self.on_device.batches(epoch, start)
+        return self.dataset.train.batches(self.settings.batch_size, seed=self.seed, epoch=epoch, start_batch=start)
+
+    def _step(self, batch: Any) -> Tensor:
         """One step; returns the loss on the data times the number of rows."""
+        if self.on_device:
+            return self.on_device.step(batch) * len(batch)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
             logits = self.model(batch.features).float()
         loss = data_loss(logits, batch.labels, batch.weights, label_kind=self.label_kind)
@@ -147,7 +182,7 @@ class Trainer:
 
     def _measure(self) -> dict[str, Any]:
         self.model.fill_untrained_rows(self.counts)
-        return evaluate_split(self.model, self.dataset.valid, label_kind=self.label_kind)
+        return evaluate_split(self.model, self.measured(self.dataset.valid), label_kind=self.label_kind)
 
     def _write(self, line: dict[str, Any]) -> None:
         with self.journal.open("a", encoding="utf-8") as file:

@@ -4,9 +4,10 @@ A planted cross of the columns a, b, … adds
 
     f(a, b, …) = strength / √R · Σ_r u_r(a) v_r(b) …
 
-to the logit. Every column is drawn on its own, and its vectors are centred and whitened under its own distribution:
-E[u] = 0 and E[u uᵀ] = I. So the mean of f over any one of its columns vanishes (f is orthogonal to every function of
-fewer columns), and ``strength`` is the standard deviation of f.
+to the logit, where u(a), v(b), … are vectors of R numbers, one for each value. Every column is drawn on its own, and its
+vectors are centred and whitened under its own distribution: E[u] = 0 and E[u uᵀ] = I. So the mean of f over any one of
+its columns vanishes (f is orthogonal to every function of fewer columns), and ``strength`` is the standard deviation of
+f. In the demo each cross has vectors of its own; in the Criteo-like set a value has one vector for all its crosses.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 def hashed(name: str, size: int) -> npt.NDArray[np.uint64]:
     """As many 64-bit integers as asked for, a pure function of the name and the position."""
     start = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-    return splitmix64(np.arange(size, dtype=np.uint64) + np.uint64(start))
+    mixed: npt.NDArray[np.uint64] = splitmix64(np.arange(size, dtype=np.uint64) + np.uint64(start))
+    return mixed
 
 
 def effects(name: str, size: int) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -19,7 +19,7 @@ from crossrank.data.progress import Phases
 from crossrank.data.rows import EncodedRows, LabeledRows
 from crossrank.data.scaling import NumericStatistics
 from crossrank.data.sources import criteo
-from crossrank.data.sources.criteo_like import CHUNK_ROWS, CROSSES, Chunk, truth
+from crossrank.data.sources.criteo_like import CHUNK_ROWS, CROSSES, Chunk, Texts, truth
 from crossrank.data.sources.planted import entropy
 from crossrank.data.splits import SPLITS
 from crossrank.data.text import splitmix64
@@ -95,7 +95,7 @@ class _Log:
     """The rows to write, drawn chunk by chunk in several threads, and what is counted on the way."""
 
     def __init__(self, seed: int, rows: int, phases: Phases) -> None:
-        self.seed, self.rows, self._phases = seed, rows, phases
+        self.seed, self.rows, self._truth, self._phases = seed, rows, truth(), phases
         self._done, self.ones, self.loss = 0, 0, 0.0
 
     def each(self, make: Callable[[Chunk, int], Made]) -> Generator[Made]:
@@ -111,7 +111,7 @@ class _Log:
                 yield self._count(*pending.popleft().result())
 
     def _draw(self, make: Callable[[Chunk, int], Made], first: int) -> tuple[int, int, float, Made]:
-        chunk = truth().chunk(self.seed, first // CHUNK_ROWS, min(CHUNK_ROWS, self.rows - first))
+        chunk = self._truth.chunk(self.seed, first // CHUNK_ROWS, min(CHUNK_ROWS, self.rows - first))
         return len(chunk.labels), int(chunk.labels.sum()), float(entropy(chunk.probability).sum()), make(chunk, first)
 
     def _count(self, rows: int, ones: int, loss: float, made: Made) -> Made:
@@ -127,9 +127,10 @@ def _write_text(path: Path, log: _Log, overwrite: bool) -> None:
         raise DataError(f"{path} must not exist yet; it does.", hint="Pick another name, or overwrite it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.partial")
+    texts = {name: column.texts for name, column in truth().columns.items()}
     try:
         with unfinished.open("wb") as file:
-            for lines in log.each(_lines):
+            for lines in log.each(lambda chunk, first: _lines(chunk, texts)):
                 file.write(lines.data)
         unfinished.replace(path)
     finally:
@@ -149,39 +150,44 @@ _FIELDS = np.dtype(
 )
 
 
-def _lines(chunk: Chunk, first: int) -> npt.NDArray[np.uint8]:
+def _lines(chunk: Chunk, texts: Mapping[str, Texts]) -> npt.NDArray[np.uint8]:
     """The rows in the publisher's text format."""
     letters = np.empty((len(chunk.labels), len(_LINE)), np.uint8)
     letters[:] = _LINE
     fields = letters.reshape(-1).view(_FIELDS)
     fields["label"] = ord("0") + chunk.labels
-    for name, column in truth().columns.items():
-        fields[name] = column.texts.take(chunk.codes[name])
-    return letters[letters != 0]
+    for name, table in texts.items():
+        fields[name] = table.take(chunk.codes[name])
+    lines: npt.NDArray[np.uint8] = letters[letters != 0]
+    return lines
 
 
 def _write_encoded(path: Path, log: _Log, overwrite: bool) -> None:
     training_rows = round(criteo.SPLIT.fractions[0] * log.rows)
     encoder = _encoder(training_rows)
-    numbers = encoder.scaling.scale(np.stack([column.logged for column in truth().counts], axis=1))  # (codes, M)
+    logged = np.stack([column.logged for column in truth().counts], axis=1)  # (codes, M)
+    numbers = dict(zip(criteo.NUMERIC, np.ascontiguousarray(encoder.scaling.scale(logged).T), strict=True))
 
-    def encode(chunk: Chunk, first: int) -> list[tuple[str, LabeledRows]]:
-        categorical = np.stack(
-            [chunk.codes[name] for name in criteo.CATEGORICAL], axis=1, dtype=np.uint32, casting="unsafe"
-        )
-        numeric = np.stack([numbers[:, i].take(chunk.codes[name]) for i, name in enumerate(criteo.NUMERIC)], axis=1)
+    def encode(chunk: Chunk, first: int) -> dict[str, LabeledRows]:
+        ids = [chunk.codes[name].astype(np.uint32) for name in criteo.CATEGORICAL]
+        categorical = np.stack(ids, axis=1)  # (N, F)
+        numeric = np.stack([table.take(chunk.codes[name]) for name, table in numbers.items()], axis=1)  # (N, M)
         rows = LabeledRows(EncodedRows(categorical, numeric), chunk.labels.astype(np.float32))
-        position = np.arange(first, first + len(rows))
-        last_day = 1 + (splitmix64(position.astype(np.uint64) ^ splitmix64(np.zeros(1, np.uint64))) >> 63)
-        part = np.where(position < training_rows, 0, last_day)
-        return [(name, rows.take(np.flatnonzero(part == i))) for i, name in enumerate(SPLITS) if (part == i).any()]
+        parts = _parts(np.arange(first, first + len(rows), dtype=np.uint64), training_rows)
+        return {name: rows.take(np.flatnonzero(parts == part)) for part, name in enumerate(SPLITS) if part in parts}
 
     with DatasetWriter(path, encoder.schema, overwrite=overwrite) as writer:
         for parts in log.each(encode):
-            for name, rows in parts:
+            for name, rows in parts.items():
                 writer.append(name, rows)
-        source = {"name": f"synthetic, like criteo, seed {log.seed}", "rows": log.rows, "skipped": {}}
+        source = {"name": f"synthetic rows like criteo, seed {log.seed}", "rows": log.rows, "skipped": {}}
         writer.finish(encoder, {"source": source, "split": to_dict(criteo.SPLIT)})
+
+
+def _parts(positions: npt.NDArray[np.uint64], training_rows: int) -> npt.NDArray[np.uint64]:
+    """The division of ``criteo.SPLIT``, whose last two parts are equal, without a table to ask."""
+    halves = splitmix64(positions ^ np.uint64(splitmix64(criteo.SPLIT.seed))) >> np.uint64(63)
+    return np.where(positions < training_rows, np.uint64(0), 1 + halves)
 
 
 def _encoder(training_rows: int) -> Encoder:
@@ -193,7 +199,6 @@ def _encoder(training_rows: int) -> Encoder:
         counts = np.rint(category.shares * training_rows).astype(np.int64)
         vocabularies[category.name] = Vocabulary(letters, ends, counts)
     for count in truth().counts:
-        mean, deviation = count.statistics
         missing = round(float(np.isnan(count.logged).mean()) * training_rows)
-        statistics[count.name] = NumericStatistics(mean, deviation, training_rows - missing, missing)
+        statistics[count.name] = NumericStatistics(count.mean, count.deviation, training_rows - missing, missing)
     return Encoder(truth().schema, vocabularies, statistics)

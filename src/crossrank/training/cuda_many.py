@@ -1,0 +1,283 @@
+"""Many models of one shape trained as one program, with a leading axis for the model.
+
+A small model leaves a GPU idle: its step is a chain of kernels too short to fill it. Here N models, which differ in
+their initial weights and the order of their rows, take each step together: their tables are one table N times as long,
+their kernels one stack. Each has its own clip, and comes out as if it had been trained alone, up to rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from crossrank.data import Split
+from crossrank.models import Model
+from crossrank.training.cuda_data import EvaluatedSplit, Step, fits
+from crossrank.training.cuda_optimizer import Beside, FlatWeights, RowTable, operations, whole
+from crossrank.training.cuda_plain import Gradient, Segments, Taken
+from crossrank.training.loss import data_loss
+from crossrank.training.optimizer import Optimizer
+from crossrank.training.settings import TrainingSettings
+
+SMALL = 256  # a wider x0 fills a GPU alone, in bfloat16
+WARM_UP_STEPS = 3
+
+
+def can_share_a_program(model: Model, split: Split, settings: TrainingSettings, device: torch.device) -> bool:
+    """Whether several of these models can be trained together: small, without dropout, with tables of one width."""
+    embedding = model.embedding
+    dropout = any(getattr(module, "dropout", 0.0) for module in model.modules())
+    plain = type(model).forward is Model.forward and len(model.tables()) == 1 and not dropout
+    single = embedding.num_single > 0 and not embedding.num_multivalent and len(embedding.tables) == 1
+    float32 = settings.precision == "float32" or (settings.precision == "auto" and model.layout.input_dim < SMALL)
+    return plain and single and float32 and settings.tables == "lazy" and settings.l2 == 0 and fits(split, device)
+
+
+class _Logits(nn.Module):
+    """What a model makes of x0, as a module of its own."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x0: Tensor) -> Tensor:
+        return self.model.logits(x0)
+
+
+class ManyTraining:
+    """The steps of N models, taken together.
+
+    Args:
+        models: of one shape; see :func:`can_share_a_program`.
+        split: the training rows, the same for all.
+        settings: of the training, the same for all.
+        seeds: of each model's order of rows.
+        label_kind: "binary" or "real".
+        device: a GPU; on a processor the same steps run uncaptured.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        split: Split,
+        settings: TrainingSettings,
+        *,
+        seeds: Sequence[int],
+        label_kind: str,
+        device: torch.device,
+    ) -> None:
+        self.models, self.settings, self.label_kind, self.device = list(models), settings, label_kind, device
+        self.operations, self.decay = operations(device), settings.average_decay
+        self._stack(models)
+        self.rows = _ManyOrders(split, settings.batch_size, seeds=seeds, device=device)
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        self.losses = torch.zeros(len(models), device=device)
+        self.beside = Beside(device)
+        self.warm_up, self.caught_up, self.reading = WARM_UP_STEPS, -1, threading.Lock()
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.parts = [ModelOfMany(self, number) for number in range(len(models))]
+
+    def _stack(self, models: Sequence[Model]) -> None:
+        """All weights of all models in shared buffers, as they are now."""
+        embedding, count = models[0].embedding, len(models)
+        self.names = [name for name, _ in models[0].named_parameters() if name != "embedding.weight"]
+        shapes = dict(models[0].named_parameters())
+        blocks = [whole(name, shapes[name].shape) for name in self.names]
+        self.flat = FlatWeights(blocks, device=self.device, models=count, average=self.decay > 0)
+        rows = torch.stack([model.embedding.tables[0].detach() for model in models]).to(self.device)  # (N, v, e)
+        self.rows_of_model, self.width = rows.shape[1], rows.shape[2]
+        weights, gradients = self.stacked(self.flat.weight), self.stacked(self.flat.gradient)
+        for name in self.names:
+            weights[name].copy_(torch.stack([model.get_parameter(name).detach() for model in models]))
+        if self.flat.average is not None:
+            self.flat.average.copy_(self.flat.weight)
+        self.table = RowTable(rows.flatten(0, 1), decay=self.decay)
+        self.weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+        self.gradients = [gradients[name] for name in self.weights]
+        first = torch.arange(count, device=self.device) * self.rows_of_model
+        self.offsets = (embedding.row_offsets.to(self.device) + first[:, None, None]).int()  # (N, 1, F)
+        self.first = torch.arange(embedding.num_single, device=self.device) * self.width
+        self.network = _Logits(models[0]).to(self.device)
+
+    def stacked(self, buffer: Tensor) -> dict[str, Tensor]:
+        """Each parameter's part of a buffer: (N, its shape)."""
+        return {
+            name: buffer[:, start : start + block.size].view(-1, *block.shape)
+            for name, start, block in zip(self.names, self.flat.starts, self.flat.blocks, strict=True)
+        }
+
+    def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
+        return self.rows.batches(epoch, start_batch)
+
+    def step(self) -> Tensor:
+        """One step of every model; returns their losses (N,), which the next step overwrites."""
+        if self.graph is not None:
+            self.graph.replay()
+            return self.losses
+        self._program()
+        self.warm_up -= 1
+        if self.warm_up == 0 and self.device.type == "cuda" and self.operations.PRESENT:
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self._program()
+        return self.losses
+
+    def _program(self) -> None:
+        taken = self.rows.take()
+        looked_up = (taken.ids + self.offsets).flatten()  # (N B F,)
+        with self.beside:
+            segments = self.operations.sort_rows(looked_up)
+        count, size = taken.labels.shape
+        vectors = self.table.weight[looked_up.long()].view(count, size, -1).requires_grad_()  # (N, B, F e)
+        losses = torch.func.vmap(self._loss)(
+            self.weights, torch.cat([vectors, taken.numeric], dim=2), taken.labels, taken.weights
+        )  # (N,)
+        *dense, by_vectors = torch.autograd.grad(losses.sum(), [*self.weights.values(), vectors])
+        torch._foreach_copy_(self.gradients, dense)
+        self.beside.join()
+        self._update(segments, Gradient(by_vectors.reshape(count * size, -1), self.first, self.width))
+        self.losses.copy_(losses.detach())
+
+    def _loss(self, weights: dict[str, Tensor], x0: Tensor, labels: Tensor, row_weights: Tensor) -> Tensor:
+        named = {f"model.{name}": weight for name, weight in weights.items()}
+        logits = torch.func.functional_call(self.network, named, (x0,))
+        return data_loss(logits, labels, row_weights, label_kind=self.label_kind)
+
+    @torch.no_grad()
+    def _update(self, segments: Segments, gradient: Gradient) -> None:
+        ops, flat, table = self.operations, self.flat, self.table
+        total, squares = ops.sum_segments(segments, gradient)
+        size = len(segments.rows)
+        # Behind the last segment the starts mean nothing, and the squares are zero.
+        model = segments.rows[segments.starts[:-1].long().clamp(0, size - 1)] // self.rows_of_model
+        rows = torch.zeros(len(self.models), dtype=torch.float64, device=self.device)
+        rows = rows.index_add_(0, model.long(), squares.double()).float()
+        numbers = ops.begin_update(
+            self.count,
+            ops.squares(flat.gradient),
+            rows,
+            learning_rate=self.settings.learning_rate,
+            decay=self.decay,
+            clip_norm=self.settings.clip_norm,
+        )
+        ops.adam(flat.weight, flat.mean, flat.square, flat.average, None, flat.gradient, numbers)
+        ops.adam_rows(table.weight, table.state, table.last, segments, total, numbers, decay=self.decay)
+
+    def averaged_rows(self) -> Tensor:
+        """The averages of all rows as of now: (N v, e). Several threads may ask."""
+        with self.reading:
+            step = int(self.count)
+            if self.caught_up != step:
+                self.table.catch_up(step)
+                self.caught_up = step
+            return self.table.state[:, 2 * self.width :]
+
+    def close(self) -> None:
+        self.graph = None
+        self.rows.close()
+
+
+class _ManyOrders:
+    """Batches of one split in N orders."""
+
+    def __init__(self, split: Split, batch_size: int, *, seeds: Sequence[int], device: torch.device) -> None:
+        self.split, self.batch_size, self.seeds = split, batch_size, list(seeds)
+        weights = np.ones(1, np.float32) if split.weights is None else split.weights
+        arrays = (split.categorical.view(np.int32), split.numeric, split.labels, weights)
+        self.source = Taken(*(torch.from_numpy(np.array(array)).to(device) for array in arrays))
+        self.order = torch.zeros(len(self.seeds), len(split), dtype=torch.int64, device=device)
+        self.start = torch.zeros((), dtype=torch.int64, device=device)
+        self.worker = ThreadPoolExecutor(1, thread_name_prefix="crossrank-order")
+        self.made: dict[int, Future[Tensor]] = {}
+
+    def take(self) -> Taken:
+        """The next batch of every model: ids (N, B, F), numeric (N, B, M), labels and weights (N, B)."""
+        source = self.source
+        places = self.start + torch.arange(self.batch_size, device=self.order.device)
+        real = places < self.order.shape[1]
+        rows = self.order[:, torch.where(real, places, self.start)]  # (N, B)
+        self.start += self.batch_size
+        weights = source.weights[rows % len(source.weights)] * real
+        return Taken(source.ids[rows], source.numeric[rows], source.labels[rows], weights)
+
+    def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
+        self.order.copy_(self._orders(epoch).result(), non_blocking=True)
+        self.made.pop(epoch, None)
+        self._orders(epoch + 1)
+        self.start.fill_(start_batch * self.batch_size)
+        for first in range(start_batch * self.batch_size, len(self.split), self.batch_size):
+            yield Step(min(self.batch_size, len(self.split) - first))
+
+    def _orders(self, epoch: int) -> Future[Tensor]:
+        if epoch not in self.made:
+            self.made[epoch] = self.worker.submit(self._make, epoch)
+        return self.made[epoch]
+
+    def _make(self, epoch: int) -> Tensor:
+        orders = [self.split._order(seed, epoch).rows(0, len(self.split)) for seed in self.seeds]
+        stacked = torch.from_numpy(np.stack(orders))  # (N, rows)
+        return stacked.pin_memory() if self.order.is_cuda else stacked
+
+    def close(self) -> None:
+        self.worker.shutdown(wait=False, cancel_futures=True)
+
+
+class ModelOfMany(Optimizer):
+    """One of the models: what a trainer asks its optimiser and its device for, besides steps."""
+
+    def __init__(self, many: ManyTraining, number: int) -> None:
+        self.many, self.number, self.model = many, number, many.models[number].to(many.device)
+        self.optimizer = self
+
+    def step(self, loss: object) -> Tensor:  # type: ignore[override]
+        raise NotImplementedError("A model of many takes its steps with the others.")
+
+    def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
+        return self.many.batches(epoch, start_batch)
+
+    @contextlib.contextmanager
+    def using(self, *, averaged: bool) -> Iterator[None]:
+        """Inside, the model has its averaged or its raw weights; outside they mean nothing."""
+        self._load(averaged=averaged and self.many.decay > 0)
+        yield
+
+    @torch.no_grad()
+    def _load(self, *, averaged: bool) -> None:
+        many, table = self.many, self.many.table
+        buffer = many.flat.average if averaged and many.flat.average is not None else many.flat.weight
+        for name, values in many.stacked(buffer).items():
+            self.model.get_parameter(name).copy_(values[self.number])
+        rows = many.averaged_rows() if averaged else table.weight
+        self.model.embedding.tables[0].copy_(rows[self._mine])
+
+    @property
+    def _mine(self) -> slice:
+        return slice(self.number * self.many.rows_of_model, (self.number + 1) * self.many.rows_of_model)
+
+    def state(self) -> dict[str, Tensor]:
+        """As of a model that is trained alone, so that it can go on alone."""
+        many, flat, steps = self.many, self.many.flat, int(self.many.count)
+        state = {"steps": torch.tensor(steps)}
+        buffers = {"weight": flat.weight, "exp_avg": flat.mean, "exp_avg_sq": flat.square}
+        buffers |= {"average": flat.average} if flat.average is not None else {}
+        for key, buffer in buffers.items():
+            state |= {f"{key}.{name}": values[self.number] for name, values in many.stacked(buffer).items()}
+        state |= {f"step.{name}": torch.tensor(float(steps)) for name in many.names}
+        table = {"rows": many.table.weight, "state": many.table.state, "last": many.table.last}
+        return state | {f"{key}.embedding.weight.0": value[self._mine] for key, value in table.items() if len(value)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        raise NotImplementedError("A model of many is resumed alone.")
+
+    def evaluated(self, split: Split) -> Split:
+        return EvaluatedSplit(split, self.many.device)
+
+    def close(self) -> None:
+        self.model.cpu()

@@ -1,0 +1,87 @@
+"""The training loop of models that take their steps together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from crossrank.data import EncodedDataset
+from crossrank.models import Model
+from crossrank.training.cuda import choose_device
+from crossrank.training.cuda_many import ManyTraining, can_share_a_program
+from crossrank.training.progress import TrainingBar
+from crossrank.training.settings import TrainingSettings
+from crossrank.training.trainer import Trainer
+
+EVALUATORS = 8  # threads; metrics are computed by the processor
+
+
+def share_a_program(
+    models: Sequence[Model], dataset: EncodedDataset, settings: TrainingSettings, *, seeds: Sequence[int]
+) -> ManyTraining | None:
+    """The joint steps of models of one shape, or None where they have to be trained one after the other."""
+    device = choose_device(settings.device)
+    if not can_share_a_program(models[0], dataset.train, settings, device):
+        return None
+    kind = dataset.schema.label.kind
+    return ManyTraining(models, dataset.train, settings, seeds=seeds, label_kind=kind, device=device)
+
+
+def train_many(
+    many: ManyTraining,
+    dataset: EncodedDataset,
+    settings: TrainingSettings,
+    folders: Sequence[Path],
+    *,
+    show_progress: bool | None = None,
+) -> list[Trainer]:
+    """Train all to the end. Each keeps its best weights; one whose patience ran out is not looked at any more."""
+    trainers = [
+        Trainer(part.model, dataset, settings, seed=seed, folder=folder, device_training=part)
+        for part, seed, folder in zip(many.parts, many.rows.seeds, folders, strict=True)
+    ]
+    first, active = trainers[0], list(trainers)
+    running, rows, started = torch.zeros_like(many.losses), 0, time.perf_counter()
+    every = settings.eval_every or first.batches_per_epoch
+    label = f"training {len(trainers)} models"
+    with (
+        TrainingBar(total=first.total_steps, label=label, show=show_progress) as bar,
+        ThreadPoolExecutor(EVALUATORS) as pool,
+    ):
+        for step, size in _steps(many, first, active):
+            running.add_(many.step(), alpha=size)
+            rows += size
+            if step % settings.log_every == 0 or step == first.total_steps:
+                totals = running.tolist()  # waits for the device, so it is read before the clock
+                seconds = time.perf_counter() - started
+                for trainer in active:
+                    trainer._log(totals[trainers.index(trainer)], rows, seconds, bar)
+                running, rows, started = torch.zeros_like(running), 0, time.perf_counter()
+            if step % every == 0 or step == first.total_steps:
+                list(pool.map(lambda trainer: trainer._evaluate(bar), active))
+                active[:] = [one for one in active if not 0 < settings.patience <= one.position.misses]
+                started = time.perf_counter()
+            if not active:
+                break
+    many.close()
+    for trainer in trainers:
+        trainer.model.load_state_dict(trainer.best)
+    return trainers
+
+
+def _steps(many: ManyTraining, first: Trainer, active: Sequence[Trainer]) -> Iterator[tuple[int, int]]:
+    """The number of each step and its rows; the positions of the active trainers already point past it."""
+    step = 0
+    while step < first.total_steps:
+        for number, batch in enumerate(many.batches(step // first.batches_per_epoch, 0), start=1):
+            step += 1
+            epoch, place = divmod(step, first.batches_per_epoch)
+            for trainer in active:
+                trainer.position.step, trainer.position.epoch, trainer.position.batch = step, epoch, place
+            yield step, len(batch)
+            if step == first.total_steps or number == first.batches_per_epoch:
+                break
