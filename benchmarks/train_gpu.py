@@ -33,6 +33,7 @@ from crossrank.schema import Categorical, Label, Schema
 from crossrank.training import train_seeds
 from crossrank.training.cuda import DeviceTraining
 from crossrank.training.cuda_data import EvaluatedSplit
+from crossrank.training.cuda_many import ManyTraining
 from crossrank.training.loss import data_loss
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.settings import TrainingSettings
@@ -170,7 +171,7 @@ def textbook(dataset: EncodedDataset, batch_size: int, valid: Any) -> dict[str, 
 
 def many(folder: Path, models: int = 32) -> dict[str, Any]:
     """Seconds of one MovieLens-sized model and of many, trained, measured and saved as ``crossrank train --seeds``."""
-    dataset, found = movielens_sized(folder / "small"), {}
+    dataset, found = movielens_sized(folder / "sized"), {}
     config = {"model": SMALL, "training": {"batch_size": 128, "epochs": 2, "patience": 0}}
     for count in (2, 1, models):  # the first to warm up
         begun = time.perf_counter()
@@ -178,6 +179,30 @@ def many(folder: Path, models: int = 32) -> dict[str, Any]:
         run = Run.open(folder / f"runs-{count}" / "seed-0")
         found[count] = {"steps": run.report["training"]["seconds"], "whole": time.perf_counter() - begun}
     return found
+
+
+def many_kernels(folder: Path, models: int = 32) -> dict[str, Any]:
+    """Milliseconds of a joint step, and its kernels."""
+    dataset = movielens_sized(folder / "small")
+    made = [build_model(parse_model_settings(SMALL), dataset.features) for _ in range(models)]
+    settings = TrainingSettings(batch_size=128)
+    training = ManyTraining(made, dataset.train, settings, seeds=list(range(models)), label_kind="binary", device=CUDA)
+    steps = iter(training.batches(0, 0))
+    for _ in range(5):
+        next(steps)
+        training.step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(5):
+            training._program()
+        torch.cuda.synchronize()
+    found = [(e.key, e.self_device_time_total / 5, e.count / 5) for e in profile.key_averages()]
+    begun = time.perf_counter()
+    for _ in range(1000):
+        training.step()
+    torch.cuda.synchronize()
+    took = time.perf_counter() - begun
+    training.close()
+    return {"milliseconds": took, "kernels": sorted(found, key=lambda e: -e[1])}
 
 
 def movielens_sized(path: Path) -> EncodedDataset:
@@ -255,6 +280,11 @@ def main() -> None:
         if "quality" in parts:
             results["quality"] = [quality(dataset, batch) for batch in PLAIN]
             print(json.dumps(results["quality"], indent=1), flush=True)
+        if "many-kernels" in parts:
+            row = many_kernels(Path(folder))
+            print(f"\n32 small models: {row['milliseconds']:.3f} ms a step", flush=True)
+            for name, micros, count in row["kernels"][:40]:
+                print(f"{micros:9.1f} µs {count:5.1f} x {name[:90]}", flush=True)
         if "many" in parts:
             results["many"] = many(Path(folder))
             print(results["many"], flush=True)

@@ -147,6 +147,7 @@ def train(
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     seeds: Annotated[int, typer.Option(help="Train this many models; report mean and deviation.", min=1)] = 1,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
+    profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -154,6 +155,7 @@ def train(
     from crossrank.config import load_toml, override
     from crossrank.training import Config, train_seeds
     from crossrank.training import train as train_run
+    from crossrank.training.profile import StepClock
 
     settings = Config.parse(override(load_toml(config) if config else {}, sets or []))
     meaning = None
@@ -375,6 +377,13 @@ def _show_metrics(metrics: dict[str, Any], as_json: bool) -> None:
     for name, value in metrics.items():
         table.add_row(name, f"{value:,}" if isinstance(value, int) else "–" if value is None else f"{value:.5f}")
     out.print(table)
+
+
+def _show_profile(rows: list[tuple[str, str, float, float]]) -> None:
+    table = _table("part", "ms a step", "share", "meaning", title="where the time of a step goes")
+    for part, about, milliseconds, share in rows:
+        table.add_row(part, f"{milliseconds:.3f}", f"{share:.1%}", about)
+    talk.print(table)
 
 
 def _show_spread(summary: dict[str, Any], as_json: bool) -> None:

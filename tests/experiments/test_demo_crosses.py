@@ -41,9 +41,8 @@ def test_every_planted_pair_is_among_the_strongest(learned) -> None:
     assert set(PAIRS) <= set(every)
 
 
+@pytest.mark.parametrize("learned", ["stacked", "parallel"], indirect=True)
 def test_compressing_keeps_the_test_log_loss(learned, demo, tmp_path) -> None:
-    if learned.config["model"]["cross"]["layer"] != "full":
-        pytest.skip("its layers are narrow already")
     found = compress(learned, into=tmp_path / "run", dataset=demo)
     assert found.after["test"]["logloss"] - found.before["test"]["logloss"] <= 0.0005
     assert found.after["parameters"] < found.before["parameters"]

@@ -90,6 +90,12 @@ def test_explain_lists_pairs_with_their_strength(place) -> None:
     assert f"{pairs[0]['left']} × {pairs[0]['right']}" in output
 
 
+def test_profile_tells_where_the_time_of_a_step_goes(place) -> None:
+    _, talk = crossrank("train", "dataset", "--into", "runs/profiled", "--profile", *SMALL, cwd=place)
+    for part in ("load", "gather", "forward", "backward", "update", "average", "log"):
+        assert f"│ {part} " in talk
+
+
 def test_several_seeds_are_summed_up(place) -> None:
     output, _ = crossrank("train", "dataset", "--into", "runs/seeds", "--seeds", 2, *SMALL, "--json", cwd=place)
     summary = json.loads(output)

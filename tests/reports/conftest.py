@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 
+from crossrank.data.prepare import prepare
 from crossrank.evaluation.findings import write_findings
 from crossrank.evaluation.spectrum import measure_spectra
 from crossrank.models import build_model, parse_model_settings
 from crossrank.runs import Run
+from crossrank.schema import Categorical, Label, Numeric, Schema
 
 
 def complete(run, dataset, folder):
@@ -26,6 +30,21 @@ def complete(run, dataset, folder):
 def crossed(run, dataset, tmp_path_factory):
     """The small DCN-V2, alone in its folder."""
     return complete(run, dataset, tmp_path_factory.mktemp("report") / "small")
+
+
+@pytest.fixture(scope="session")
+def numbers(tmp_path_factory):
+    """A model of a number, from one feature of either kind."""
+    from crossrank.training import train
+
+    folder = tmp_path_factory.mktemp("numbers")
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame({"kind": random.integers(0, 3, 300).astype(str), "size": random.normal(size=300)})
+    frame = frame.with_columns(price=2 * pl.col("size") + pl.col("kind").cast(float))
+    schema = Schema([Categorical(name="kind"), Numeric(name="size")], Label(name="price", kind="real"))
+    dataset = prepare(frame, schema, folder / "dataset")
+    config = {"model": {"embedding": {"dim": 2}, "deep": {"sizes": [4]}}, "training": {"epochs": 2}}
+    return complete(train(dataset, into=folder / "made" / "run", config=config), dataset, folder / "run")
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def pages(crossed, trio, tmp_path_factory):
+def pages(crossed, trio, numbers, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     shutil.copytree(crossed.path, folder / "bare")
     for name in ("curves.json", "spectrum.json", "crosses.json"):
@@ -39,6 +39,7 @@ def pages(crossed, trio, tmp_path_factory):
         "single": write_report(crossed, folder / "single.html"),
         "several": write_report(trio, folder / "several.html"),
         "bare": write_report(folder / "bare", folder / "bare.html"),
+        "numbers": write_report(numbers, folder / "numbers.html"),
     }
 
 
@@ -77,13 +78,13 @@ def first_label(page) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["single", "several", "bare"])
+@pytest.mark.parametrize("name", ["single", "several", "bare", "numbers"])
 def test_a_page_opens_quickly_and_draws_what_it_has(visit, name, scheme) -> None:
     started = time.perf_counter()
     page = visit(name, scheme=scheme)
     assert time.perf_counter() - started < 5  # on a busy machine; about 0.3 s on an idle one
     charts = page.locator("figure[data-chart] svg, [data-chart=spectra] svg")
-    expected = {"single": 4 + 2, "several": 4 + 4, "bare": 1}[name]
+    expected = {"single": 4 + 2, "several": 4 + 4, "bare": 1, "numbers": 3 + 2}[name]
     assert charts.count() == expected
     assert page.locator("#crosses").is_visible() is (name != "bare")
 

@@ -191,6 +191,16 @@ def test_an_encoded_dataset_must_be_the_runs(crossed, dataset, clicks, tmp_path)
         write_report(crossed, tmp_path / "r.html", data=other)
 
 
+def test_a_number_is_reported_by_its_own_metrics(numbers, tmp_path) -> None:
+    path = write_report(numbers, tmp_path / "report.html")
+    metrics = numbers.report["test"]
+    words = words_of(path)
+    assert f"RMSE {metrics['rmse']:.4f}" in words
+    assert f"R² {metrics['r2']:.4f}" in words
+    assert "log loss " not in words.partition("Learning curves")[0]
+    assert content_of(path)["runs"][0]["learning"]["criterion"] == "rmse"
+
+
 def test_no_run_is_an_error(tmp_path) -> None:
     with pytest.raises(ConfigError, match="at least one run"):
         write_report([], tmp_path / "r.html")

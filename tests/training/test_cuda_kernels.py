@@ -50,6 +50,10 @@ def test_a_batch_is_taken_in_order_and_padded_with_weightless_rows(start, weight
     for left, right in zip(got, expected, strict=True):
         assert torch.equal(left, right)
     assert int((expected.weights > 0).sum()) == min(32, 100 - start)
+    orders = torch.stack([order, order.flip(0)])
+    got, expected = both("take_batch", source, orders, torch.tensor(start, device=DEVICE), 32)
+    for left, right in zip(got, expected, strict=True):
+        assert torch.equal(left, right)
 
 
 @needs_kernels

@@ -1,9 +1,9 @@
 """A trained full-rank cross network as a low-rank one: smaller, faster, nearly as good, and measured.
 
 Each matrix W becomes ``up @ down`` of rank R (Eq. 2). Without data that is W's truncated singular value decomposition.
-With data it is the one nearest to W as the data uses it (:mod:`crossrank.evaluation.spectrum`), for the plain one wastes
-its rank on directions that no row takes; then some steps of fine-tuning bring the narrow model's logits nearer to the
-full one's, on training rows but without their labels, so that nothing is learned anew and nothing is overfitted.
+With data it is the one nearest to W as the data uses it (:mod:`crossrank.evaluation.spectrum`), for the plain one
+wastes its rank on directions that no row takes; then some steps of fine-tuning bring the narrow model's logits nearer
+to the full one's, on training rows but without their labels, so that nothing is learned anew and nothing overfitted.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import dataclasses
 import datetime
 import math
 import shutil
-import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,10 +29,11 @@ from crossrank.evaluation.crosses import sample, trace
 from crossrank.evaluation.evaluate import SCORING_ROWS, evaluate_split
 from crossrank.evaluation.findings import write_findings
 from crossrank.evaluation.spectrum import Usage, energy_rank, low_rank_factors, usage
+from crossrank.experiments.latency import BATCHES, measure_latency
 from crossrank.files import publish, writing
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.cost import model_cost
-from crossrank.nn import Bag, CrossLayer, Features, LowRankCrossLayer
+from crossrank.nn import CrossLayer, LowRankCrossLayer
 from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine
 from crossrank.training.train import count_parameters
@@ -42,7 +41,6 @@ from crossrank.training.train import count_parameters
 TOLERANCE = 5e-4  # of validation log loss, its standard error included
 ENERGY = 0.999
 BATCH_SIZE, LEARNING_RATE = 512, 3e-3  # of fine-tuning
-BATCHES = (1, 256)  # whose time is taken
 
 Factors = dict[str, tuple[Tensor, Tensor]]
 Floats = npt.NDArray[np.float64]
@@ -244,36 +242,15 @@ def _compare(run: Run, model: Model, rank: int, dataset: EncodedDataset | None) 
     for each, config, milliseconds in zip(models, configs, measure_latency(models), strict=True):
         cost = model_cost(parse_model_settings(config["model"]), run.encoder.features)
         work = {"parameters": cost.network_parameters, "multiply_adds": sum(cost.multiply_adds.values())}
-        quality = {}
-        for split in (split for split in (dataset.num_rows if dataset is not None else ()) if split != "train"):
-            quality[split] = evaluate_split(each, dataset.split(split), label_kind=run.schema.label.kind)
+        quality = {} if dataset is None else _quality(each, dataset)
         found.append({**work, "milliseconds": milliseconds, **quality})
     return found
 
 
-@torch.inference_mode()
-def measure_latency(models: list[Model], *, repeats: int = 50) -> list[dict[int, float]]:
-    """Median milliseconds of a forward pass by batch size, the models taking turns."""
-    found: list[dict[int, float]] = [{} for _ in models]
-    for size in BATCHES:
-        seconds: list[list[float]] = [[] for _ in models]
-        for _ in range(5 + repeats):
-            for model, times in zip(models, seconds, strict=True):
-                rows = _blank(model, size)
-                start = time.perf_counter()
-                model(rows)
-                times.append(time.perf_counter() - start)
-        for answer, times in zip(found, seconds, strict=True):
-            answer[size] = 1e3 * statistics.median(times[5:])  # the first ones warm up
-    return found
-
-
-def _blank(model: Model, num_rows: int) -> Features:
-    """Rows of missing values."""
-    of_kind = model.layout.of_kind
-    bag = Bag(torch.zeros(num_rows, dtype=torch.int32), torch.arange(num_rows + 1))
-    ids = torch.zeros(num_rows, len(of_kind("categorical")), dtype=torch.int32)
-    return Features(ids, torch.zeros(num_rows, len(of_kind("numeric"))), (bag,) * len(of_kind("multivalent")))
+def _quality(model: Model, dataset: EncodedDataset) -> dict[str, Any]:
+    kind = dataset.schema.label.kind
+    splits = [split for split in dataset.num_rows if split != "train"]
+    return {split: evaluate_split(model, dataset.split(split), label_kind=kind) for split in splits}
 
 
 def _write(

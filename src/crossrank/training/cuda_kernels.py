@@ -52,7 +52,10 @@ def _take_kernel(ids, numeric, labels, weights, order, start, ids_out, numeric_o
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = b < batch_size
     real = first + b < num_rows
-    row = tl.load(order + tl.where(real, first + b, first), mask=inside, other=0)  # (ROWS,)
+    model = tl.program_id(1)
+    place = model.to(tl.int64) * num_rows + tl.where(real, first + b, first)
+    row = tl.load(order + place, mask=inside, other=0)  # (ROWS,)
+    b += model * batch_size
     c = tl.arange(0, WIDE)
     mask = inside[:, None] & (c < F)[None, :]
     value = tl.load(ids + row[:, None] * F + c[None, :], mask=mask)
@@ -66,10 +69,11 @@ def _take_kernel(ids, numeric, labels, weights, order, start, ids_out, numeric_o
 
 
 def take_batch(source: Taken, order: Tensor, start: Tensor, batch_size: int) -> Taken:
-    taken = Taken(*(part.new_empty(batch_size, *part.shape[1:]) for part in source))
+    taken = Taken(*(part.new_empty(*order.shape[:-1], batch_size, *part.shape[1:]) for part in source))
+    num_rows = order.shape[-1]
     rows, num_ids, num_numbers = 32, source.ids.shape[1], source.numeric.shape[1]
-    _take_kernel[(_blocks(batch_size, rows),)](
-        *source, order, start, *taken, len(order), batch_size, len(source.weights), num_ids, num_numbers,
+    _take_kernel[(_blocks(batch_size, rows), order.numel() // max(num_rows, 1))](
+        *source, order, start, *taken, num_rows, batch_size, len(source.weights), num_ids, num_numbers,
         ROWS=rows, WIDE=_power(max(num_ids, num_numbers)),
     )  # fmt: skip
     return taken

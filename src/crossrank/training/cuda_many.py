@@ -199,13 +199,9 @@ class _ManyOrders:
 
     def take(self) -> Taken:
         """The next batch of every model: ids (N, B, F), numeric (N, B, M), labels and weights (N, B)."""
-        source = self.source
-        places = self.start + torch.arange(self.batch_size, device=self.order.device)
-        real = places < self.order.shape[1]
-        rows = self.order[:, torch.where(real, places, self.start)]  # (N, B)
+        taken: Taken = operations(self.order.device).take_batch(self.source, self.order, self.start, self.batch_size)
         self.start += self.batch_size
-        weights = source.weights[rows % len(source.weights)] * real
-        return Taken(source.ids[rows], source.numeric[rows], source.labels[rows], weights)
+        return taken
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
         self.order.copy_(self._orders(epoch).result(), non_blocking=True)

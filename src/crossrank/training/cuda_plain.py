@@ -76,10 +76,10 @@ class Numbers(NamedTuple):
 
 
 def take_batch(source: Taken, order: Tensor, start: Tensor, batch_size: int) -> Taken:
-    """The rows ``order[start : start + batch_size]`` of a whole split."""
+    """The rows ``order[start : start + batch_size]`` of a whole split; of each order where there are several."""
     places = start + torch.arange(batch_size, device=order.device)
-    real = places < len(order)
-    rows = order[torch.where(real, places, start)]
+    real = places < order.shape[-1]
+    rows = order[..., torch.where(real, places, start)]
     return Taken(
         source.ids[rows], source.numeric[rows], source.labels[rows], source.weights[rows % len(source.weights)] * real
     )

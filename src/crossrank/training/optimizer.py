@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
 from crossrank.training.lazy import BETAS, EPSILON, collect, decay_at, lazy_tables
+from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.settings import TrainingSettings
 
 
@@ -33,10 +34,11 @@ class Optimizer:
     Args:
         model: whose parameters are trained, in place.
         settings: learning rate, clip, average, and how tables are updated.
+        clock: told when each part of a step ends.
     """
 
-    def __init__(self, model: nn.Module, settings: TrainingSettings) -> None:
-        self.settings, self.decay = settings, settings.average_decay
+    def __init__(self, model: nn.Module, settings: TrainingSettings, *, clock: StepClock | None = None) -> None:
+        self.settings, self.decay, self.clock = settings, settings.average_decay, clock or NoClock()
         embeddings = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
         lazy = embeddings if settings.tables == "lazy" else []
         self.lazy = {embedding: lazy_tables(embedding, decay=self.decay) for embedding in lazy}
@@ -52,6 +54,7 @@ class Optimizer:
         """Move the weights once against the gradient of the loss."""
         self.adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        self.clock.mark("backward")
         touched = [part for embedding, tables in self.lazy.items() for part in collect(embedding, tables)]
         gradients = [p.grad for p in self.parameters if p.grad is not None] + [part.gradient for part in touched]
         if self.settings.clip_norm:
@@ -61,9 +64,11 @@ class Optimizer:
         self.steps += 1
         for part in touched:
             part.table.update(part.rows, part.gradient, step=self.steps, learning_rate=self.settings.learning_rate)
+        self.clock.mark("update")
         if self.averages:
             weights = [parameter.detach() for parameter in self.parameters]
             torch._foreach_lerp_(self.averages, weights, 1 - decay_at(self.steps, self.decay))
+        self.clock.mark("average")
 
     @contextlib.contextmanager
     def using(self, *, averaged: bool) -> Iterator[None]:

@@ -7,6 +7,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from crossrank.schema import Schema
 from crossrank.training.checkpoint import has_checkpoint
 from crossrank.training.cuda import choose_device
 from crossrank.training.memory import keep_freed_memory
+from crossrank.training.profile import StepClock
 from crossrank.training.settings import Config
-from crossrank.training.together import share_a_program, train_many
+from crossrank.training.together import EVALUATORS, share_a_program, train_many
 from crossrank.training.trainer import Trainer
 
 
@@ -42,6 +44,7 @@ def train(
     overwrite: bool = False,
     test: bool = True,
     progress: bool | None = None,
+    clock: StepClock | None = None,
 ) -> Run:
     """Train a model and save it as a run folder.
 
@@ -55,6 +58,7 @@ def train(
         overwrite: replace a run of that name, once the new one is complete.
         test: measure the test rows at the end; a search that still has to choose must not look at them.
         progress: show a bar; ``None`` for on a terminal only.
+        clock: a :class:`StepClock` to learn where the time of a step goes.
 
     Returns:
         The run, opened.
@@ -71,7 +75,7 @@ def train(
     try:
         with writing(into, RunError):
             dataset = _dataset(data, schema, config, partial)
-            _train(dataset, config, seed, partial, resume=resume, test=test, progress=progress)
+            _train(dataset, config, seed, partial, resume=resume, test=test, progress=progress, clock=clock)
             publish(partial, into)
     except BaseException:
         if not has_checkpoint(partial):
@@ -133,11 +137,14 @@ def _train_together(
     facts = [{"seed": seed, "data_fingerprint": dataset.fingerprint} for seed in places]
     for folder, fact in zip(folders, facts, strict=True):
         write_json(folder / "plan.json", {"config": config.to_dict(), **fact})
-    for trainer, fact, place in zip(
-        train_many(many, dataset, config.training, folders, show_progress=progress), facts, places.values(), strict=True
-    ):
+    trainers = train_many(many, dataset, config.training, folders, show_progress=progress)
+
+    def finish(trainer: Trainer, fact: dict[str, Any], place: Path) -> None:
         _finish(trainer, dataset, config, fact, trainer.folder, test=test)
         publish(trainer.folder, place)
+
+    with ThreadPoolExecutor(EVALUATORS) as pool:
+        list(pool.map(finish, trainers, facts, places.values()))
     return True
 
 
@@ -186,7 +193,15 @@ def _dataset(data: Any, schema: Schema | None, config: Config, partial: Path) ->
 
 
 def _train(
-    dataset: EncodedDataset, config: Config, seed: int, folder: Path, *, resume: bool, test: bool, progress: bool | None
+    dataset: EncodedDataset,
+    config: Config,
+    seed: int,
+    folder: Path,
+    *,
+    resume: bool,
+    test: bool,
+    progress: bool | None,
+    clock: StepClock | None,
 ) -> None:
     """Train and write the run into the folder."""
     facts = {"seed": seed, "data_fingerprint": dataset.fingerprint}
@@ -199,7 +214,7 @@ def _train(
     write_json(folder / "plan.json", {"config": config.to_dict(), **facts})
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         model = _seeded_model(config, dataset, seed)
-        trainer = Trainer(model, dataset, config.training, seed=seed, folder=folder)
+        trainer = Trainer(model, dataset, config.training, seed=seed, folder=folder, clock=clock)
         if resume:
             trainer.resume()
         trainer.train(show_progress=progress)

@@ -21,12 +21,11 @@ from crossrank.training.cuda import DeviceTraining, choose_device
 from crossrank.training.cuda_many import ModelOfMany
 from crossrank.training.loss import data_loss, penalty
 from crossrank.training.optimizer import Optimizer
+from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.progress import TrainingBar
 from crossrank.training.settings import TrainingSettings
 
 CRITERIA = {"binary": "logloss", "real": "rmse"}
-
-
 BFLOAT16_PAYS = 256  # narrower products are dominated by the conversions
 
 
@@ -52,6 +51,7 @@ class Trainer:
         seed: of the order of the rows.
         folder: where metrics.jsonl and checkpoints go.
         device_training: the steps, where they are made together with those of other models.
+        clock: told when each part of a step ends.
     """
 
     def __init__(
@@ -63,8 +63,10 @@ class Trainer:
         seed: int,
         folder: Path,
         device_training: DeviceTraining | ModelOfMany | None = None,
+        clock: StepClock | None = None,
     ) -> None:
         self.model, self.dataset, self.settings, self.seed, self.folder = model, dataset, settings, seed, folder
+        self.clock = clock or NoClock()
         self.label_kind = dataset.schema.label.kind
         self.criterion = CRITERIA[self.label_kind]
         self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in model.layout.embedded}
@@ -74,7 +76,11 @@ class Trainer:
                 model, dataset.train, settings, seed=seed, label_kind=self.label_kind, device=device
             )
         self.on_device = device_training
-        self.optimizer = Optimizer(model, settings) if device_training is None else device_training.optimizer
+        self.optimizer = (
+            Optimizer(model, settings, clock=self.clock) if device_training is None else device_training.optimizer
+        )
+        if clock:
+            model.embedding.register_forward_hook(lambda *_: self.clock.mark("gather"))
         self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim)
         self.position = Position()
         self.best: dict[str, Tensor] = {}
@@ -97,6 +103,7 @@ class Trainer:
         running, rows, started = torch.zeros((), device=self.device), 0, time.perf_counter()
         with TrainingBar(total=self.total_steps, label="training", show=show_progress) as bar:
             for batch in self._batches():
+                self.clock.mark("load")
                 running += self._step(batch)
                 rows += len(batch)
                 if position.step % self.settings.log_every == 0 or position.step == self.total_steps:
@@ -108,6 +115,7 @@ class Trainer:
                     started = time.perf_counter()
                     if 0 < self.settings.patience <= position.misses:
                         break
+                self.clock.mark("log")
         self.model.load_state_dict(self.best)
 
     @property
@@ -145,11 +153,15 @@ class Trainer:
     def _step(self, batch: Any) -> Tensor:
         """One step; returns the loss on the data times the number of rows."""
         if self.on_device:
-            return self.on_device.step(batch) * len(batch)
+            loss = self.on_device.step(batch) * len(batch)
+            self.clock.mark("step")
+            return loss
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
             logits = self.model(batch.features).float()
         loss = data_loss(logits, batch.labels, batch.weights, label_kind=self.label_kind)
-        self.optimizer.step(loss + penalty(self.model, self.settings.l2))
+        loss_and_penalty = loss + penalty(self.model, self.settings.l2)
+        self.clock.mark("forward")
+        self.optimizer.step(loss_and_penalty)
         return loss.detach() * len(batch)
 
     def _log(self, running: float, rows: int, seconds: float, bar: TrainingBar) -> None:
