@@ -23,8 +23,17 @@ from crossrank.models.dcn_v2 import DCNV2
 from crossrank.nn import CrossLayer, CrossNetwork
 from crossrank.nn.embedding import FeatureEmbedding
 from crossrank.nn.linear import Linear
-from crossrank.training.cuda_optimizer import Beside, Block, DeviceOptimizer, RowTable, TouchedRows
-from crossrank.training.cuda_plain import Columns, Gradient, Segments, Taken
+from crossrank.training import cuda_plain
+from crossrank.training.cuda_optimizer import (
+    Beside,
+    Block,
+    DeviceOptimizer,
+    FlatWeights,
+    RowTable,
+    TouchedRows,
+    operations,
+)
+from crossrank.training.cuda_plain import Columns, Gradient, Taken
 from crossrank.training.settings import TrainingSettings
 
 WIDE = 512  # from here on a padded width is a multiple of 32, below of 8: there waste would outweigh alignment
@@ -59,6 +68,118 @@ class _Dense(NamedTuple):
     bias_gradient: Tensor
 
 
+class DCNPass:
+    """A forward and a backward pass from x0 on, of one DCN-V2 or of several of one shape.
+
+    Args:
+        model: one of them; see :func:`is_written_out`.
+        binary: the label is 0 or 1.
+    """
+
+    def __init__(self, model: DCNV2, *, binary: bool, device: torch.device) -> None:
+        self.model, self.binary, self.operations = model, binary, operations(device)
+        self.input_dim, self.padded_dim = model.layout.input_dim, padded(model.layout.input_dim + 1)
+        self.num_cross = len(cast(CrossNetwork, model.cross[0]).layers)
+        self.deep_layers = [] if model.structure == "cross-only" else [cast(Linear, one) for one in model.deep.layers]
+        self.products = Beside(device)
+
+    def blocks(self) -> list[Block]:
+        """Each cross layer's kernel and bias in a square, each deep kernel and bias in their own blocks."""
+        wide, dim, blocks = self.padded_dim, self.input_dim, []
+        for i in range(self.num_cross):
+            name = f"cross.0.layers.{i}"
+            weight, bias = (slice(dim), slice(dim)), (slice(dim), dim)
+            blocks.append(Block((wide, wide), {f"{name}.weight": weight, f"{name}.bias": bias}))
+        inside = wide
+        for i, layer in enumerate(self.deep_layers):
+            rows, columns = layer.weight.shape
+            outside = padded(rows)
+            blocks.append(Block((outside, inside), {f"deep.layers.{i}.weight": (slice(rows), slice(columns))}))
+            blocks.append(Block((outside,), {f"deep.layers.{i}.bias": (slice(rows),)}))
+            inside = outside
+        return blocks
+
+    def bind(self, flat: FlatWeights) -> None:
+        """Use the weights and gradients that lie there, as :meth:`blocks` says; of several models, all at once."""
+        used = flat.copy if flat.copy is not None else flat.weight
+        weights, gradients = ([flat.block(b, i) for i in range(len(flat.blocks))] for b in (used, flat.gradient))
+        self.crosses = list(zip(weights, gradients, strict=True))[: self.num_cross]
+        self.deep = [
+            _Dense(weights[i], weights[i + 1], gradients[i], gradients[i + 1])
+            for i in range(self.num_cross, self.num_cross + 2 * len(self.deep_layers), 2)
+        ]
+        (weight, bias), (by_weight, by_bias) = (
+            (parts["output.weight"][..., 0, :], parts["output.bias"])
+            for parts in (flat.parts(flat.weight), flat.parts(flat.gradient))
+        )
+        crossed = 0 if self.model.structure == "stacked" and self.deep else self.input_dim
+        self.cross_output = (weight[..., :crossed], by_weight[..., :crossed]) if crossed else None
+        self.deep_output = (weight[..., crossed:], by_weight[..., crossed:]) if self.deep else None
+        self.output_bias = bias, by_bias
+        # The kernels of the output and of relu serve one model.
+        self.heads = self.operations if len(flat.weight) == 1 else cuda_plain
+
+    def run(self, x0: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, and its gradient by x0; those by the weights are written to their places.
+
+        Shape: x0 (B, L), labels (B,), weights (B,) -> (), (B, L); of several models, each with a leading axis.
+        """
+        bias, by_bias = self.output_bias
+        layers, us = [x0], []
+        for kernel, _ in self.crosses:
+            us.append(torch.matmul(layers[-1], kernel.mT))
+            layers.append(self.operations.cross(x0, us[-1], layers[-1]))
+        hidden = [layers[-1] if self.model.structure == "stacked" else x0]
+        for layer in self.deep:
+            hidden.append(_relu_of_product(hidden[-1], layer.kernel, layer.bias))
+        logits = bias
+        for part, x in ((self.cross_output, layers[-1]), (self.deep_output, hidden[-1])):
+            logits = self.heads.head(x, part[0], logits) if part else logits
+        loss, by_logits = self.heads.loss_and_gradient(logits, labels, weights, binary=self.binary)
+        torch.sum(by_logits, dim=-1, keepdim=True, out=by_bias)
+        return loss, self._backward(by_logits, layers, us, hidden)
+
+    def _backward(self, by_logits: Tensor, layers: list[Tensor], us: list[Tensor], hidden: list[Tensor]) -> Tensor:
+        cross_backward, x0, gathered = self.operations.cross_backward, layers[0], None
+        read: list[Tensor] = []  # by products beside: they must live until those are done
+        g = x0  # set below: a model has a deep network, or its crosses reach the output
+        if self.cross_output:
+            g = self.heads.head_backward(layers[-1], self.cross_output[0], by_logits, self.cross_output[1], None)
+        if self.deep_output:
+            by_input = self._deep_backward(by_logits, hidden, *self.deep_output, read)
+            g, gathered = (by_input, None) if self.model.structure == "stacked" else (g, by_input)
+        for number in range(len(us) - 1, -1, -1):
+            kernel, gradient = self.crosses[number]
+            first = number == 0
+            by_u, gathered = cross_backward(g, x0, us[number], gathered, input_dim=self.input_dim, carried=first)
+            read.append(by_u)
+            with self.products:
+                _product(by_u.mT, layers[number], gradient)
+            g = gathered if first else g
+            g = g.addmm_(by_u, kernel) if g.dim() == 2 else g.baddbmm_(by_u, kernel)
+        self.products.join()
+        return g
+
+    def _deep_backward(
+        self, by_logits: Tensor, hidden: list[Tensor], weight: Tensor, gradient: Tensor, read: list[Tensor]
+    ) -> Tensor:
+        """The gradient by the deep network's input."""
+        by_z = self.heads.head_backward(hidden[-1], weight, by_logits, gradient, self.deep[-1].bias_gradient)
+        by_input = by_z
+        for number in range(len(self.deep) - 1, -1, -1):
+            layer = self.deep[number]
+            read.append(by_z)
+            with self.products:
+                _product(by_z.mT, hidden[number], layer.kernel_gradient)
+                if number == 0:
+                    # Beside the ones stands nothing: the layer has its own bias.
+                    layer.kernel_gradient[..., self.input_dim].zero_()
+            by_input = torch.matmul(by_z, layer.kernel)
+            if number:
+                by_z = self.heads.relu_backward(by_input, hidden[number], self.deep[number - 1].bias_gradient)
+        return by_input
+
+
 class DCNSteps:
     """Whole steps of a DCN-V2: gather, forward, loss, backward, update.
 
@@ -70,75 +191,27 @@ class DCNSteps:
     """
 
     def __init__(self, model: Model, settings: TrainingSettings, *, bfloat16: bool, binary: bool) -> None:
-        if not isinstance(model, DCNV2):
-            raise TypeError(f"DCNSteps are for a DCNV2; got a {type(model).__name__}.")
-        self.model, self.settings, self.binary = model, settings, binary
+        self.model, self.settings = model, settings
         self.type = torch.bfloat16 if bfloat16 else torch.float32
-        self.input_dim, self.padded_dim = model.layout.input_dim, padded(model.layout.input_dim + 1)
-        self.layers = list(cast(CrossNetwork, model.cross[0]).layers)
-        self.has_deep = model.structure != "cross-only" and len(model.deep.layers) > 0
-        blocks = self._blocks()
-        self.optimizer = DeviceOptimizer(model, settings, blocks=blocks, copy=torch.bfloat16 if bfloat16 else None)
-        self.operations = self.optimizer.operations
-        self._bind(len(self.layers))
-        self.columns = _columns(model.embedding)
+        device = model.embedding.weight.device
+        self.network = DCNPass(cast(DCNV2, model), binary=binary, device=device)
+        copy = torch.bfloat16 if bfloat16 else None
+        self.optimizer = DeviceOptimizer(model, settings, blocks=self.network.blocks(), copy=copy)
+        self.network.bind(self.optimizer.flat)
+        self.columns = columns_of(model.embedding, device)
         self.lookups = _lookups(model.embedding, self.optimizer)
-        self.sorting, self.products = (Beside(self.columns.base.device) for _ in range(2))
-
-    def _blocks(self) -> list[Block]:
-        """Each cross layer's kernel and bias in a square, each deep kernel and bias in their own blocks."""
-        wide, dim, blocks = self.padded_dim, self.input_dim, []
-        for i in range(len(self.layers)):
-            name = f"cross.0.layers.{i}"
-            weight, bias = (slice(dim), slice(dim)), (slice(dim), dim)
-            blocks.append(Block((wide, wide), {f"{name}.weight": weight, f"{name}.bias": bias}))
-        inside = wide
-        for i, layer in enumerate(self.model.deep.layers if self.has_deep else ()):
-            rows, columns = cast(Linear, layer).weight.shape
-            outside = padded(rows)
-            blocks.append(Block((outside, inside), {f"deep.layers.{i}.weight": (slice(rows), slice(columns))}))
-            blocks.append(Block((outside,), {f"deep.layers.{i}.bias": (slice(rows),)}))
-            inside = outside
-        return blocks
-
-    def _bind(self, num_cross: int) -> None:
-        """Views of the blocks, for products and for gradients."""
-        flat = self.optimizer.flat
-        used = flat.copy if flat.copy is not None else flat.weight
-        weights, gradients = ([flat.block(b, i) for i in range(len(flat.blocks))] for b in (used, flat.gradient))
-        self.crosses = list(zip(weights[:num_cross], gradients[:num_cross], strict=True))
-        num_deep = len(self.model.deep.layers) if self.has_deep else 0
-        self.deep = [
-            _Dense(weights[i], weights[i + 1], gradients[i], gradients[i + 1])
-            for i in range(num_cross, num_cross + 2 * num_deep, 2)
-        ]
-        gradients_of, output = flat.parts(flat.gradient), self.model.output
-        weight, gradient = output.weight.detach()[0], gradients_of["output.weight"][0]
-        crossed = 0 if self.model.structure == "stacked" and self.has_deep else self.input_dim
-        self.cross_output = (weight[:crossed], gradient[:crossed]) if crossed else None
-        self.deep_output = (weight[crossed:], gradient[crossed:]) if self.has_deep else None
-        self.output_bias = output.bias.detach(), gradients_of["output.bias"]
+        self.sorting = Beside(device)
 
     @torch.no_grad()
     def step(self, taken: Taken) -> Tensor:
         """One step; returns the loss on the data."""
-        segments = self._sort(taken.ids)
-        ops, (bias, bias_gradient) = self.operations, self.output_bias
-        table = self.model.embedding.weight.detach()
-        x0 = ops.embed(taken.ids, taken.numeric, table, self.columns, self.padded_dim, self.type)  # (B, L)
-        layers, us = [x0], []
-        for kernel, _ in self.crosses:
-            us.append(torch.mm(layers[-1], kernel.t()))
-            layers.append(ops.cross(x0, us[-1], layers[-1]))
-        hidden = [layers[-1] if self.model.structure == "stacked" else x0]
-        for layer in self.deep:
-            hidden.append(torch._addmm_activation(layer.bias, hidden[-1], layer.kernel.t()))  # relu
-        logits = bias
-        for part, x in ((self.cross_output, layers[-1]), (self.deep_output, hidden[-1])):
-            logits = ops.head(x, part[0], logits) if part else logits
-        loss, by_logits = ops.loss_and_gradient(logits, taken.labels, taken.weights, binary=self.binary)
-        torch.sum(by_logits, dim=0, keepdim=True, out=bias_gradient)
-        by_x0 = self._backward(by_logits, layers, us, hidden)
+        ops, ids, table = self.optimizer.operations, taken.ids, self.model.embedding.weight.detach()
+        with self.sorting:  # which the forward pass does not need
+            segments = [
+                ops.sort_rows((ids[:, features] + offsets).flatten()) for _, features, offsets, _ in self.lookups
+            ]
+        x0 = ops.embed(ids, taken.numeric, table, self.columns, self.network.padded_dim, self.type)  # (B, L)
+        loss, by_x0 = self.network.run(x0, taken.labels, taken.weights)
         self._penalize()
         self.sorting.join()
         self.optimizer.update(
@@ -147,54 +220,7 @@ class DCNSteps:
                 for (table, _, _, first), found in zip(self.lookups, segments, strict=True)
             ]
         )
-        return cast(Tensor, loss)
-
-    def _sort(self, ids: Tensor) -> list[Segments]:
-        """The rows that each table is asked for, sorted beside the forward pass, which does not need that."""
-        sort = self.operations.sort_rows
-        with self.sorting:
-            return [sort((ids[:, features] + offsets).flatten()) for _, features, offsets, _ in self.lookups]
-
-    def _backward(self, by_logits: Tensor, layers: list[Tensor], us: list[Tensor], hidden: list[Tensor]) -> Tensor:
-        """The gradient by x0; those of the weights are written to their places."""
-        ops, x0, gathered = self.operations, layers[0], None
-        read: list[Tensor] = []
-        g = x0  # g is set below: a model has a deep network, or its crosses reach the output
-        if self.cross_output:
-            g = ops.head_backward(layers[-1], self.cross_output[0], by_logits, self.cross_output[1], None)
-        if self.deep_output:
-            by_input, read = self._deep_backward(by_logits, hidden, *self.deep_output)
-            g, gathered = (by_input, None) if self.model.structure == "stacked" else (g, by_input)
-        for number in range(len(us) - 1, -1, -1):
-            kernel, gradient = self.crosses[number]
-            first = number == 0
-            by_u, gathered = ops.cross_backward(g, x0, us[number], gathered, input_dim=self.input_dim, carried=first)
-            read.append(by_u)
-            with self.products:
-                _product(by_u.t(), layers[number], gradient)
-            g = (gathered if first else g).addmm_(by_u, kernel)
-        self.products.join()
-        return g
-
-    def _deep_backward(
-        self, by_logits: Tensor, hidden: list[Tensor], weight: Tensor, gradient: Tensor
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The gradient by the deep network's input, and what products beside still read."""
-        ops, read = self.operations, []
-        by_z = ops.head_backward(hidden[-1], weight, by_logits, gradient, self.deep[-1].bias_gradient)
-        by_input = by_z
-        for number in range(len(self.deep) - 1, -1, -1):
-            layer = self.deep[number]
-            read.append(by_z)
-            with self.products:
-                _product(by_z.t(), hidden[number], layer.kernel_gradient)
-                if number == 0:
-                    # Beside the ones stands nothing: the layer has its own bias.
-                    layer.kernel_gradient[:, self.input_dim].zero_()
-            by_input = torch.mm(by_z, layer.kernel)
-            if number:
-                by_z = ops.relu_backward(by_input, hidden[number], self.deep[number - 1].bias_gradient)
-        return by_input, read
+        return loss
 
     def _penalize(self) -> None:
         """The gradient 2 λ W of the penalty λ Σ ||W||²."""
@@ -203,9 +229,17 @@ class DCNSteps:
                 kernel.grad.add_(kernel, alpha=2 * self.settings.l2)  # type: ignore[union-attr]
 
 
+def _relu_of_product(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
+    if x.dim() == 2:
+        return torch._addmm_activation(bias, x, kernel.mT)
+    return torch.baddbmm(bias[:, None, :], x, kernel.mT).relu_()
+
+
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
     """left @ right in float32, whatever their type."""
-    if left.dtype == torch.float32:
+    if left.dim() == 3:
+        out.copy_(torch.bmm(left, right))
+    elif left.dtype == torch.float32:
         torch.mm(left, right, out=out)
     elif left.is_cuda:
         torch.ops.aten.mm.dtype_out(left, right, torch.float32, out=out)
@@ -213,7 +247,7 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
         torch.mm(left.float(), right.float(), out=out)
 
 
-def _columns(embedding: FeatureEmbedding) -> Columns:
+def columns_of(embedding: FeatureEmbedding, device: torch.device) -> Columns:
     """Where each column of x0 lies in the flat table."""
     feature: list[int] = []
     width: list[int] = []
@@ -223,7 +257,6 @@ def _columns(embedding: FeatureEmbedding) -> Columns:
         feature += [i] * dim
         width += [dim] * dim
         base += range(first, first + dim)
-    device = embedding.weight.device
     return Columns(*(torch.tensor(values, dtype=torch.int64, device=device) for values in (feature, width, base)))
 
 

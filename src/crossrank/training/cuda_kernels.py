@@ -154,7 +154,7 @@ def cross_backward(
     by_u, by_x0 = torch.empty_like(x0), torch.empty_like(x0)
     _cross_backward_kernel[(_blocks(x0.numel(), ELEMENTS),)](
         gradient, x0, u, gathered if gathered is not None else x0, by_u, by_x0, x0.numel(), input_dim,
-        L=x0.shape[1], GATHERED=gathered is not None, CARRIED=carried, BLOCK=ELEMENTS, num_warps=8,
+        L=x0.shape[-1], GATHERED=gathered is not None, CARRIED=carried, BLOCK=ELEMENTS, num_warps=8,
     )  # fmt: skip
     return by_u, by_x0
 

@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,9 +19,11 @@ from torch import Tensor, nn
 
 from crossrank.data import Split
 from crossrank.models import Model
+from crossrank.models.dcn_v2 import DCNV2
 from crossrank.training.cuda_data import EvaluatedSplit, Step, fits
+from crossrank.training.cuda_dcn import DCNPass, is_written_out
 from crossrank.training.cuda_optimizer import Beside, FlatWeights, RowTable, operations, whole
-from crossrank.training.cuda_plain import Gradient, Segments, Taken
+from crossrank.training.cuda_plain import Columns, Gradient, Segments, Taken
 from crossrank.training.loss import data_loss
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.settings import TrainingSettings
@@ -88,7 +91,10 @@ class ManyTraining:
         embedding, count = models[0].embedding, len(models)
         self.names = [name for name, _ in models[0].named_parameters() if name != "embedding.weight"]
         shapes = dict(models[0].named_parameters())
-        blocks = [whole(name, shapes[name].shape) for name in self.names]
+        self.written_out = self._written_out(models[0])
+        blocks = self.written_out.blocks() if self.written_out else []
+        placed = {name for block in blocks for name in block.parts}
+        blocks += [whole(name, shapes[name].shape) for name in self.names if name not in placed]
         self.flat = FlatWeights(blocks, device=self.device, models=count, average=self.decay > 0)
         rows = torch.stack([model.embedding.tables[0].detach() for model in models]).to(self.device)  # (N, v, e)
         self.rows_of_model, self.width = rows.shape[1], rows.shape[2]
@@ -100,17 +106,25 @@ class ManyTraining:
         self.table = RowTable(rows.flatten(0, 1), decay=self.decay)
         self.weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
         self.gradients = [gradients[name] for name in self.weights]
+        if self.written_out:
+            self.written_out.bind(self.flat)
         first = torch.arange(count, device=self.device) * self.rows_of_model
         self.offsets = (embedding.row_offsets.to(self.device) + first[:, None, None]).int()  # (N, 1, F)
         self.first = torch.arange(embedding.num_single, device=self.device) * self.width
         self.network = _Logits(models[0]).to(self.device)
 
+    def _written_out(self, model: Model) -> Any:
+        if not is_written_out(model, self.settings):
+            return None
+        width = model.embedding.embedding_dims[0]
+        features = torch.arange(model.embedding.num_single * width, device=self.device)
+        # Ids are rows of the joint table already.
+        self.columns = Columns(features // width, torch.full_like(features, width), features % width)
+        return DCNPass(cast(DCNV2, model), binary=self.label_kind == "binary", device=self.device)
+
     def stacked(self, buffer: Tensor) -> dict[str, Tensor]:
         """Each parameter's part of a buffer: (N, its shape)."""
-        return {
-            name: buffer[:, start : start + block.size].view(-1, *block.shape)
-            for name, start, block in zip(self.names, self.flat.starts, self.flat.blocks, strict=True)
-        }
+        return self.flat.parts(buffer)
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
         return self.rows.batches(epoch, start_batch)
@@ -134,6 +148,21 @@ class ManyTraining:
         looked_up = (taken.ids + self.offsets).flatten()  # (N B F,)
         with self.beside:
             segments = self.operations.sort_rows(looked_up)
+        losses, by_x0 = (self._pass if self.written_out else self._autograd)(taken, looked_up)
+        self.beside.join()
+        self._update(segments, Gradient(by_x0.flatten(0, 1), self.first, self.width))
+        self.losses.copy_(losses)
+
+    @torch.no_grad()
+    def _pass(self, taken: Taken, looked_up: Tensor) -> tuple[Tensor, Tensor]:
+        """The losses (N,), and their gradient by x0 (N, B, L); those by the weights are in their places."""
+        ids, numeric = looked_up.view(-1, taken.ids.shape[2]), taken.numeric.flatten(0, 1)
+        wide = self.written_out.padded_dim
+        x0 = self.operations.embed(ids, numeric, self.table.weight.view(-1), self.columns, wide, torch.float32)
+        return self.written_out.run(x0.view(*taken.labels.shape, wide), taken.labels, taken.weights)
+
+    def _autograd(self, taken: Taken, looked_up: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for any network."""
         count, size = taken.labels.shape
         vectors = self.table.weight[looked_up.long()].view(count, size, -1).requires_grad_()  # (N, B, F e)
         losses = torch.func.vmap(self._loss)(
@@ -141,9 +170,7 @@ class ManyTraining:
         )  # (N,)
         *dense, by_vectors = torch.autograd.grad(losses.sum(), [*self.weights.values(), vectors])
         torch._foreach_copy_(self.gradients, dense)
-        self.beside.join()
-        self._update(segments, Gradient(by_vectors.reshape(count * size, -1), self.first, self.width))
-        self.losses.copy_(losses.detach())
+        return losses.detach(), by_vectors
 
     def _loss(self, weights: dict[str, Tensor], x0: Tensor, labels: Tensor, row_weights: Tensor) -> Tensor:
         named = {f"model.{name}": weight for name, weight in weights.items()}
@@ -157,8 +184,8 @@ class ManyTraining:
         size = len(segments.rows)
         # Behind the last segment the starts mean nothing, and the squares are zero.
         model = segments.rows[segments.starts[:-1].long().clamp(0, size - 1)] // self.rows_of_model
-        rows = torch.zeros(len(self.models), dtype=torch.float64, device=self.device)
-        rows = rows.index_add_(0, model.long(), squares.double()).float()
+        mine = torch.arange(len(self.models), device=self.device)[:, None] == model  # (N, segments)
+        rows = torch.mv(mine.float(), squares)
         numbers = ops.begin_update(
             self.count,
             ops.squares(flat.gradient),

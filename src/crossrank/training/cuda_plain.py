@@ -1,6 +1,6 @@
 """The parts of a step on a GPU, in plain torch: what each kernel of :mod:`crossrank.training.cuda_kernels` must equal.
 
-They run on any device. Names: B rows in a batch, F features, D the width of x0 and L ≥ D its padded width, N = B F
+They run on any device; where several models take a step together, what differs between them has a leading axis. Names: B rows in a batch, F features, D the width of x0 and L ≥ D its padded width, N = B F
 looked-up rows of a table, U of them distinct.
 """
 
@@ -106,21 +106,21 @@ def cross_backward(
     """
     g = gradient.float()
     by_u = g * x0.float()
-    by_u[:, input_dim:] = 0
+    by_u[..., input_dim:] = 0
     by_x0 = g * u.float() + (g if carried else 0.0) + (0.0 if gathered is None else gathered.float())
     return by_u.to(x0.dtype), by_x0.to(x0.dtype)
 
 
 def relu_backward(gradient: Tensor, h: Tensor, by_bias: Tensor) -> Tensor:
     """Through h = relu(z): the gradient by z; its sum over rows is written to ``by_bias``."""
-    by_z = gradient * (h > 0)
-    by_bias.copy_(by_z.float().sum(dim=0))
+    by_z = torch.ops.aten.threshold_backward(gradient, h, 0)
+    by_bias.copy_(by_z.float().sum(dim=-2))
     return by_z
 
 
 def head(x: Tensor, weight: Tensor, start: Tensor) -> Tensor:
     """start + x · weight in float32; x may be wider than the weight: (B, L), (K,) -> (B,)."""
-    return start + x[:, : len(weight)].float() @ weight
+    return start + (x[..., : weight.shape[-1]].float() @ weight[..., None])[..., 0]
 
 
 def head_backward(x: Tensor, weight: Tensor, by_logits: Tensor, by_weight: Tensor, by_bias: Tensor | None) -> Tensor:
@@ -128,24 +128,22 @@ def head_backward(x: Tensor, weight: Tensor, by_logits: Tensor, by_weight: Tenso
 
     With ``by_bias``, x is relu(z): the gradient is then by z, and its sum over rows is written there.
     """
-    inside = x[:, : len(weight)].float()
-    by_weight.copy_(by_logits @ inside)
-    by_x = by_logits[:, None] * weight  # (B, K)
+    width = weight.shape[-1]
+    by_weight.copy_((by_logits[..., None, :] @ x[..., :width].float())[..., 0, :])
+    by_x = F.pad(by_logits[..., None] * weight[..., None, :], (0, x.shape[-1] - width))  # (B, L)
     if by_bias is not None:
-        by_x = by_x * (inside > 0)
-    by_x = F.pad(by_x, (0, x.shape[1] - len(weight)))  # (B, L)
-    if by_bias is not None:
-        by_bias.copy_(by_x.sum(dim=0))
+        by_x = torch.ops.aten.threshold_backward(by_x, x.float(), 0)
+        by_bias.copy_(by_x.sum(dim=-2))
     return by_x.to(x.dtype)
 
 
 def loss_and_gradient(logits: Tensor, labels: Tensor, weights: Tensor, *, binary: bool) -> tuple[Tensor, Tensor]:
     """:func:`crossrank.training.loss.data_loss` and its gradient by the logits: () and (B,)."""
-    share = weights / weights.sum().clamp_min(1e-12)
+    share = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-12)
     if binary:
         losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-        return (losses * share).sum(), (torch.sigmoid(logits) - labels) * share
-    return ((logits - labels).square() * share).sum(), 2 * (logits - labels) * share
+        return (losses * share).sum(dim=-1), (torch.sigmoid(logits) - labels) * share
+    return ((logits - labels).square() * share).sum(dim=-1), 2 * (logits - labels) * share
 
 
 def sum_segments(segments: Segments, gradient: Gradient) -> tuple[Tensor, Tensor]:
