@@ -167,7 +167,17 @@ def train(
         summary = train_seeds(data, into=into, seeds=seeds, config=settings, schema=meaning, overwrite=overwrite)
         _show_spread(summary, as_json)
     else:
-        run = train_run(data, into=into, config=settings, schema=meaning, seed=seed, resume=resume, overwrite=overwrite)
+        clock = StepClock() if profile else None
+        options: dict[str, Any] = {
+            "schema": meaning,
+            "seed": seed,
+            "resume": resume,
+            "overwrite": overwrite,
+            "clock": clock,
+        }
+        run = train_run(data, into=into, config=settings, **options)
+        if clock:
+            _show_profile(clock.rows(run.report["training"]["steps"]))
         _show_metrics(run.report["test"], as_json)
     _say(f"run folder: {into}")
 

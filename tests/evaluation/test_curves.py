@@ -103,6 +103,18 @@ def test_the_curves_of_a_run_are_small_and_agree_with_its_metrics(run, dataset) 
     assert len(json.dumps(curves)) < 60_000
 
 
+def test_the_curves_of_many_rows_are_drawn_from_some_of_them(run, dataset, monkeypatch) -> None:
+    import crossrank.evaluation.curves as module
+
+    monkeypatch.setattr(module, "MOST_ROWS", 50)
+    curves = measure_curves(run.model, dataset.test, dataset.encoder)
+    assert curves["rows"] == sum(curves["calibration"]["rows"]) == 50
+    places = np.linspace(0, dataset.test.num_rows - 1, 50).astype(int)
+    assert {group["rows"] for group in curves["groups"]["device"]} <= set(range(51))
+    rate = np.average(curves["calibration"]["observed"], weights=curves["calibration"]["rows"])
+    assert rate == pytest.approx(dataset.test.labels[places].mean(), abs=1e-4)
+
+
 def test_a_label_that_is_a_number_has_curves_too(tmp_path) -> None:
     random = np.random.default_rng(0)
     frame = pl.DataFrame({"kind": random.integers(0, 3, 300), "size": random.normal(size=300)})

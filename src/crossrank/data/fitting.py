@@ -41,7 +41,7 @@ class CodedRows:
     def encode(self, encoder: Encoder, tables: Mapping[str, Ids]) -> EncodedRows:
         """The rows as the finished encoder sees them; ``tables`` lead from codes to ids."""
         one, many = encoder.schema.categorical, encoder.schema.multivalent
-        ids = [tables[column.name][codes] for column, codes in zip(one, self.codes, strict=True)]
+        ids = [tables[column.name].take(codes, mode="clip") for column, codes in zip(one, self.codes, strict=True)]
         bags = [(tables[column.name][codes], ends) for column, (codes, ends) in zip(many, self.bags, strict=True)]
         return EncodedRows(side_by_side(ids, self.num_rows), encoder.scaling.scale(self.numbers), tuple(bags))
 
@@ -66,7 +66,7 @@ class EncoderBuilder:
         def code(column: Categorical) -> Ids:
             counter = self._counters[column.name]
             codes = counter.code(text_of_series(frame[column.name]))
-            counter.count(codes if rows is None else codes[rows])
+            counter.count(codes if rows is None else codes.take(rows, mode="clip"))
             return codes
 
         codes = for_each(self.schema.categorical, code, num_rows=len(frame))

@@ -16,7 +16,7 @@ from crossrank.models import Model
 CALIBRATION_BINS = 20
 SCORE_BINS = 48
 ROC_POINTS = 200
-GROUP_ROWS = 200_000  # rows that breakdowns look at
+MOST_ROWS = 200_000  # more would draw the same curves
 GROUP_VALUES = 12  # values of a column that stand alone; the others are taken together
 
 
@@ -24,13 +24,16 @@ def measure_curves(model: Model, rows: Split, encoder: Encoder) -> dict[str, Any
     """What a report draws of a model's answers to rows with known labels.
 
     Returns:
-        ``rows``; ``kind`` of the label; ``calibration``: mean answer, mean label and rows of bins of equal size;
-        ``scores``: the share of rows of each class in bins of the logit (for a number: of answers and labels);
-        ``roc``: points of the curve, only for a binary label; ``groups``: metrics by value of each categorical column.
+        ``rows``, at most 200,000 spread evenly; ``kind`` of the label; ``calibration``: mean answer, mean label and
+        rows of bins of equal size; ``scores``: the share of rows of each class in bins of the logit (for a number: of
+        answers and labels); ``roc``: points of the curve, only for a binary label; ``groups``: metrics by value of each
+        categorical column.
     """
-    logits = model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).numpy().astype(np.float64)
+    some = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, MOST_ROWS)).astype(np.int64)
+    parts = (some[first : first + SCORING_ROWS] for first in range(0, len(some), SCORING_ROWS))
+    logits = model.predict_logits(rows.take(part).features for part in parts).numpy().astype(np.float64)
     kind = encoder.schema.label.kind
-    labels = np.asarray(rows.labels, np.float64)
+    labels = np.asarray(rows.labels[some], np.float64)
     answers = sigmoid(logits) if kind == "binary" else logits
     curves: dict[str, Any] = {"rows": len(labels), "kind": kind, "calibration": calibration(labels, answers)}
     if kind == "binary":
@@ -39,9 +42,8 @@ def measure_curves(model: Model, rows: Split, encoder: Encoder) -> dict[str, Any
     else:
         both = np.concatenate([logits, labels])
         curves["scores"] = histogram(both, {"answers": logits, "labels": labels})
-    some = np.linspace(0, len(labels) - 1, min(len(labels), GROUP_ROWS)).astype(np.int64)
     curves["groups"] = {
-        column.name: group_metrics(_texts(encoder, position, column.name, rows, some), labels[some], logits[some], kind)
+        column.name: group_metrics(_texts(encoder, position, column.name, rows, some), labels, logits, kind)
         for position, column in enumerate(encoder.schema.categorical)
     }
     return curves

@@ -111,8 +111,8 @@ def _seconds(report: Mapping[str, Any]) -> str:
 def describe(run: Run) -> str:
     """A model in a sentence."""
     model = run.config["model"]
-    about = MODELS[model["name"]].about
-    words = [f"{model['name']}: {about}", f"{_layout(run).input_dim} inputs"]
+    about = f", {model['structure']}" if "structure" in model else f": {MODELS[model['name']].about}"
+    words = [model["name"] + about, f"{_layout(run).input_dim} inputs"]
     cross, deep = model.get("cross"), model.get("deep")
     if cross:
         kind = {"full": "full", "low_rank": "low-rank", "mixture": "mixture"}.get(cross.get("layer", ""), "vector")
@@ -137,7 +137,10 @@ def compression(run: Run) -> Markup:
         ["parameters outside the tables", before["parameters"], after["parameters"]],
         ["multiply-adds per row", before["multiply_adds"], after["multiply_adds"]],
         *(
-            [f"milliseconds for {size} rows", *(decimal(side["milliseconds"][size], 3) for side in (before, after))]
+            [
+                f"milliseconds, batch of {size}",
+                *(decimal(side["milliseconds"][size], 3) for side in (before, after)),
+            ]
             for size in before["milliseconds"]
         ),
     ]

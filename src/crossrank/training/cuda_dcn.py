@@ -142,7 +142,7 @@ class DCNPass:
     def _backward(self, by_logits: Tensor, layers: list[Tensor], us: list[Tensor], hidden: list[Tensor]) -> Tensor:
         cross_backward, x0, gathered = self.operations.cross_backward, layers[0], None
         read: list[Tensor] = []  # by products beside: they must live until those are done
-        g = x0  # set below: a model has a deep network, or its crosses reach the output
+        g: Tensor = x0  # set below: a model has a deep network, or its crosses reach the output
         if self.cross_output:
             g = self.heads.head_backward(layers[-1], self.cross_output[0], by_logits, self.cross_output[1], None)
         if self.deep_output:
@@ -165,7 +165,7 @@ class DCNPass:
     ) -> Tensor:
         """The gradient by the deep network's input."""
         by_z = self.heads.head_backward(hidden[-1], weight, by_logits, gradient, self.deep[-1].bias_gradient)
-        by_input = by_z
+        by_input: Tensor = by_z
         for number in range(len(self.deep) - 1, -1, -1):
             layer = self.deep[number]
             read.append(by_z)

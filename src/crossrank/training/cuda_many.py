@@ -159,7 +159,8 @@ class ManyTraining:
         ids, numeric = looked_up.view(-1, taken.ids.shape[2]), taken.numeric.flatten(0, 1)
         wide = self.written_out.padded_dim
         x0 = self.operations.embed(ids, numeric, self.table.weight.view(-1), self.columns, wide, torch.float32)
-        return self.written_out.run(x0.view(*taken.labels.shape, wide), taken.labels, taken.weights)
+        losses, by_x0 = self.written_out.run(x0.view(*taken.labels.shape, wide), taken.labels, taken.weights)
+        return losses, by_x0
 
     def _autograd(self, taken: Taken, looked_up: Tensor) -> tuple[Tensor, Tensor]:
         """The same for any network."""

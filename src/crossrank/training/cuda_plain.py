@@ -1,7 +1,8 @@
 """The parts of a step on a GPU, in plain torch: what each kernel of :mod:`crossrank.training.cuda_kernels` must equal.
 
-They run on any device; where several models take a step together, what differs between them has a leading axis. Names: B rows in a batch, F features, D the width of x0 and L ≥ D its padded width, N = B F
-looked-up rows of a table, U of them distinct.
+They run on any device. Where several models take a step together, what differs between them has a leading axis. Names:
+B rows in a batch, F features, D the width of x0 and L ≥ D its padded width, N = B F looked-up rows of a table, U of
+them distinct.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def cross_backward(
 
 def relu_backward(gradient: Tensor, h: Tensor, by_bias: Tensor) -> Tensor:
     """Through h = relu(z): the gradient by z; its sum over rows is written to ``by_bias``."""
-    by_z = torch.ops.aten.threshold_backward(gradient, h, 0)
+    by_z: Tensor = torch.ops.aten.threshold_backward(gradient, h, 0)
     by_bias.copy_(by_z.float().sum(dim=-2))
     return by_z
 
