@@ -102,4 +102,4 @@ def test_a_missing_file_is_named(copy) -> None:
 
 def test_a_run_holds_no_pickle(run) -> None:
     suffixes = {path.suffix for path in run.path.rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".jsonl", ".safetensors"}
+    assert suffixes <= {".html", ".json", ".jsonl", ".safetensors"}

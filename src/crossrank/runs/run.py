@@ -11,6 +11,9 @@
       metrics.jsonl       one line for each log and each evaluation of the training
       report.json         the final metrics and the cost
       crosses.json        the strength of each pair of features, where the model has cross layers
+      spectrum.json       the singular values of each cross layer, initial and learned
+      curves.json         calibration, ROC and score distribution on the test rows
+      report.html         a page that a person reads, made by `crossrank report`
 """
 
 from __future__ import annotations
@@ -126,6 +129,12 @@ class Run:
         """The strength of each pair of features; empty for a model without cross layers."""
         file = self.path / "crosses.json"
         return list(read_json(file)["pairs"]) if file.is_file() else []
+
+    @property
+    def spectrum(self) -> list[dict[str, Any]]:
+        """The singular values of each cross layer; empty for a model without cross layers."""
+        file = self.path / "spectrum.json"
+        return list(read_json(file)["layers"]) if file.is_file() else []
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

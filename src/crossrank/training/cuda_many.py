@@ -224,6 +224,7 @@ class _ManyOrders:
         self.start = torch.zeros((), dtype=torch.int64, device=device)
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="crossrank-order")
         self.made: dict[int, Future[Tensor]] = {}
+        self._orders(0)
 
     def take(self) -> Taken:
         """The next batch of every model: ids (N, B, F), numeric (N, B, M), labels and weights (N, B)."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from crossrank.training.progress import TrainingBar
 from crossrank.training.settings import TrainingSettings
 from crossrank.training.trainer import Trainer
 
-EVALUATORS = 8  # threads; metrics are computed by the processor
+EVALUATORS = min(os.cpu_count() or 1, 16)  # threads; metrics are computed by the processor
 
 
 def share_a_program(
@@ -47,23 +48,26 @@ def train_many(
     first, active = trainers[0], list(trainers)
     running, rows, started = torch.zeros_like(many.losses), 0, time.perf_counter()
     every = settings.eval_every or first.batches_per_epoch
-    label = f"training {len(trainers)} models"
-    with (
-        TrainingBar(total=first.total_steps, label=label, show=show_progress) as bar,
-        ThreadPoolExecutor(EVALUATORS) as pool,
-    ):
-        for step, size in _steps(many, first, active):
+    bar = TrainingBar(total=first.total_steps, label=f"training {len(trainers)} models", show=show_progress)
+    with bar, ThreadPoolExecutor(EVALUATORS) as pool:
+        writing = [pool.submit(int)]  # lines of the journals, while the device goes on
+        for step, size in _steps(many, first):
             running.add_(many.step(), alpha=size)
             rows += size
-            if step % settings.log_every == 0 or step == first.total_steps:
+            logs, looks = (step % n == 0 or step == first.total_steps for n in (settings.log_every, every))
+            if logs or looks:
+                wait(writing)
+                _move(active, step, first.batches_per_epoch)
+            if logs:
                 totals = running.tolist()  # waits for the device, so it is read before the clock
                 seconds = time.perf_counter() - started
-                for trainer in active:
-                    trainer._log(totals[trainers.index(trainer)], rows, seconds, bar)
+                writing = [pool.submit(_log_all, trainers, active, totals, rows, seconds, bar)]
                 running, rows, started = torch.zeros_like(running), 0, time.perf_counter()
-            if step % every == 0 or step == first.total_steps:
+            if looks:
+                for done in writing:
+                    done.result()
                 list(pool.map(lambda trainer: trainer._evaluate(bar), active))
-                active[:] = [one for one in active if not 0 < settings.patience <= one.position.misses]
+                active = [one for one in active if not 0 < settings.patience <= one.position.misses]
                 started = time.perf_counter()
             if not active:
                 break
@@ -73,15 +77,31 @@ def train_many(
     return trainers
 
 
-def _steps(many: ManyTraining, first: Trainer, active: Sequence[Trainer]) -> Iterator[tuple[int, int]]:
-    """The number of each step and its rows; the positions of the active trainers already point past it."""
+def _steps(many: ManyTraining, first: Trainer) -> Iterator[tuple[int, int]]:
+    """The number of each step, and its rows."""
     step = 0
     while step < first.total_steps:
-        for number, batch in enumerate(many.batches(step // first.batches_per_epoch, 0), start=1):
+        for batch in many.batches(step // first.batches_per_epoch, 0):
             step += 1
-            epoch, place = divmod(step, first.batches_per_epoch)
-            for trainer in active:
-                trainer.position.step, trainer.position.epoch, trainer.position.batch = step, epoch, place
             yield step, len(batch)
-            if step == first.total_steps or number == first.batches_per_epoch:
-                break
+            if step == first.total_steps:
+                return
+
+
+def _move(trainers: Sequence[Trainer], step: int, batches_per_epoch: int) -> None:
+    for trainer in trainers:
+        trainer.position.step = step
+        trainer.position.epoch, trainer.position.batch = divmod(step, batches_per_epoch)
+
+
+def _log_all(
+    trainers: list[Trainer],
+    active: Sequence[Trainer],
+    totals: Sequence[float],
+    rows: int,
+    seconds: float,
+    bar: TrainingBar,
+) -> int:
+    for trainer in active:
+        trainer._log(totals[trainers.index(trainer)], rows, seconds, bar)
+    return len(active)

@@ -16,8 +16,9 @@ import torch
 import crossrank
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, RunError
-from crossrank.evaluation.crosses import measure_crosses
 from crossrank.evaluation.evaluate import evaluate_split
+from crossrank.evaluation.findings import write_findings
+from crossrank.evaluation.spectrum import measure_spectra
 from crossrank.files import publish, write_json, writing
 from crossrank.models import Model, build_model
 from crossrank.nn import FeatureEmbedding
@@ -227,8 +228,9 @@ def _finish(
     """Measure the trained model and write every file of the run into the folder."""
     model, report = trainer.model, _report(trainer, dataset, test=test)
     trainer.close()
-    if pairs := measure_crosses(model, dataset.valid):
-        write_json(folder / "crosses.json", {"pairs": pairs})
+    with torch.random.fork_rng(devices=[]):
+        initial = measure_spectra(_seeded_model(config, dataset, facts["seed"]), dataset.valid)
+    write_findings(folder, model, dataset, split="test" if test else "valid", initial=initial)
     info = {
         "library_version": crossrank.__version__,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -17,11 +17,9 @@ from crossrank.experiments.paper.fitting import (
     fit_fresh,
     model_size,
     sample,
-    shown,
     spread,
 )
 from crossrank.experiments.paper.page import Page
-from crossrank.experiments.paper.plots import bars
 
 RUNS = 5
 ROWS_PER_PARAMETER, FEWEST_ROWS = 1.2, 1000

@@ -1,0 +1,46 @@
+"""The commands' common ground: the application, options that many share, and how things are printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+app = typer.Typer(
+    name="crossrank",
+    help="Train, explain and serve models that cross features.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_commands = typer.Typer(help="Look into tables and datasets, and make large ones.", no_args_is_help=True)
+bench_commands = typer.Typer(help="Measure the library on this machine.", no_args_is_help=True)
+out, talk = Console(), Console(stderr=True)
+
+OnError = Literal["raise", "skip"]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
+Overwrite = Annotated[bool, typer.Option(help="Replace what stands there, once the new one is complete.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file; see `crossrank config`.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="One setting, such as model.cross.num_layers=3.")]
+SchemaFile = Annotated[Path | None, typer.Option("--schema", help="JSON; drafted from the table if left out.")]
+
+
+def say(text: str) -> None:
+    """Talk, on standard error."""
+    talk.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def table_of(*columns: str, title: str) -> RichTable:
+    """An empty table; its first column is text, the others are numbers."""
+    table = RichTable(title=title, title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    return table
+
+
+def number(value: Any) -> str:
+    """A count, a measure, or a dash for what is not defined."""
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.5f}"

@@ -1,0 +1,184 @@
+"""Commands that say what a model has learned."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from crossrank.cli.app import Json, Overwrite, app, number, out, say, table_of
+from crossrank.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """An answer of ``explain``: for programs, and for people."""
+
+    values: Any
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str = ""
+
+
+@app.command(epilog="Example: crossrank explain runs/first --top 20")
+def explain(
+    run: Annotated[Path, typer.Argument(help="A run folder, or a folder of seeds with --seeds.")],
+    top: Annotated[int, typer.Option(help="How many pairs.")] = 15,
+    layer: Annotated[int | None, typer.Option(help="Only this cross layer, counted from 1.")] = None,
+    directed: Annotated[bool, typer.Option(help="Each direction of a pair on its own.")] = False,
+    selves: Annotated[bool, typer.Option(help="What a feature does crossed with itself.")] = False,
+    row: Annotated[str | None, typer.Option(help="A row as a JSON object: what moved its logit.")] = None,
+    spectrum: Annotated[bool, typer.Option(help="Numerical rank of each cross layer, and advice.")] = False,
+    seeds: Annotated[bool, typer.Option(help="Which pairs hold up over the seeds of a folder of runs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the pairs of features whose learned cross moves the answer most."""
+    if seeds:
+        found = _stable(run, top=top, layer=layer, directed=directed)
+    elif row is not None:
+        found = _row(run, row, top=top)
+    elif spectrum:
+        found = _spectrum(run)
+    else:
+        found = _strongest(run, top=top, layer=layer, directed=directed, selves=selves)
+    if as_json:
+        print(json.dumps(found.values))
+        return
+    if not found.rows:
+        say("this model has no cross layers")
+    table = table_of(*found.columns, title=found.title)
+    for line in found.rows:
+        table.add_row(*line)
+    out.print(table)
+    if found.note:
+        say(found.note)
+
+
+@app.command(epilog="Example: crossrank report runs/first runs/second --into comparison.html")
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; several are compared.")],
+    into: Annotated[
+        Path | None, typer.Option(help="The page to write; left out, report.html in the first run.")
+    ] = None,
+    group_column: Annotated[str | None, typer.Option(help="Break the metrics down by this column.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A dataset or table to draw the curves from.")] = None,
+) -> None:
+    """Write one self-contained page about a run: metrics, curves, crosses, spectra, settings."""
+    from crossrank.reports import write_report
+    from crossrank.runs import Run
+
+    say(f"report: {write_report([Run.open(run) for run in runs], into, group_column=group_column, data=data)}")
+
+
+@app.command(epilog="Example: crossrank compress runs/first --rank auto --dataset data/clicks --into runs/small")
+def compress(
+    run: Annotated[Path, typer.Argument(help="A run of a DCN-V2 with full-rank cross layers.")],
+    into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    rank: Annotated[str, typer.Option(help="The new rank, or auto: the smallest that keeps the quality.")] = "auto",
+    dataset: Annotated[
+        Path | None, typer.Option(help="The dataset it was trained on, to weigh and to measure by.")
+    ] = None,
+    finetune_steps: Annotated[int, typer.Option(help="Steps towards the full model's answers; 0 for none.")] = 200,
+    overwrite: Overwrite = False,
+) -> None:
+    """Turn a full-rank model into a low-rank one, and show what it costs and gains."""
+    from crossrank.data import EncodedDataset
+    from crossrank.experiments.compress import compress as shrink
+    from crossrank.runs import Run
+
+    if rank != "auto" and not rank.isdecimal():
+        raise typer.BadParameter(f"must be a whole number or auto; got '{rank}'", param_hint="--rank")
+    found = shrink(
+        Run.open(run),
+        into=into,
+        rank="auto" if rank == "auto" else int(rank),
+        dataset=EncodedDataset.open(dataset) if dataset else None,
+        finetune_steps=finetune_steps,
+        overwrite=overwrite,
+    )
+    table = table_of("", "before", "after", title=f"rank {found.rank}")
+    for name, before, after in _flat(found.before, found.after):
+        table.add_row(name, number(before), number(after))
+    out.print(table)
+    say(f"run folder: {into}")
+
+
+def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves: bool) -> Found:
+    from crossrank.evaluation import explain as strongest
+    from crossrank.runs import Run
+
+    pairs = strongest(Run.open(run), top=top, layer=layer, directed=directed, selves=selves)
+    rows = [(_name(p, directed), str(p["layer"]), f"{p['strength']:.4f}", f"{p['norm']:.3f}") for p in pairs]
+    title = "strength: how far the cross moves the logit; norm: of its block of W"
+    return Found(pairs, title, ("cross", "layer", "strength", "norm"), rows)
+
+
+def _stable(folder: Path, *, top: int, layer: int | None, directed: bool) -> Found:
+    from crossrank.evaluation.stability import stability
+    from crossrank.runs import Run
+
+    runs = [Run.open(path.parent) for path in sorted(folder.glob("seed-*/run.json"))]
+    pairs = stability(runs, top=top, layer=layer, directed=directed)
+    rows = [
+        (_name(p, directed), str(p["layer"]), f"{p['mean_rank']:.1f}", f"{p['best_rank']}–{p['worst_rank']}")
+        for p in pairs
+    ]
+    title = f"rank of each cross over {len(runs)} seeds; 1 is a run's strongest"
+    return Found(pairs, title, ("cross", "layer", "mean rank", "range"), rows)
+
+
+def _row(run: Path, text: str, *, top: int) -> Found:
+    from crossrank.evaluation.rows import explain_row
+    from crossrank.runs import Run
+
+    try:
+        row = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"--row must be a JSON object; {error}.", hint='Example: --row \'{"user": "u7"}\'') from None
+    found = explain_row(Run.open(run), row)
+    rows = [(one["feature"], f"{one['contribution']:+.4f}") for one in found.alone]
+    rows += [(_name(one), f"{one['contribution']:+.4f}") for one in found.pairs]
+    rows.sort(key=lambda line: -abs(float(line[1])))
+    note = f"logit {found.logit:.4f}, of the average row {found.base:.4f}; method: {found.method}"
+    return Found(
+        dataclasses.asdict(found), "what moves the logit of this row", ("feature or cross", "by"), rows[:top], note
+    )
+
+
+def _spectrum(run: Path) -> Found:
+    from crossrank.evaluation.advice import advise
+    from crossrank.evaluation.spectrum import numerical_rank
+    from crossrank.models import parse_model_settings
+    from crossrank.runs import Run
+
+    opened = Run.open(run)
+    layers = opened.spectrum
+    tolerances = (0.5, 0.1, 0.01)
+    rows = [
+        (f"{layer['layer']} {name}", *(str(numerical_rank(values, tolerance)) for tolerance in tolerances))
+        for layer in layers
+        for name, values in (("initial", layer["initial"]), ("learned", layer["values"]), ("as used", layer["used"]))
+        if values
+    ]
+    advice = advise(layers, parse_model_settings(opened.config["model"]), opened.encoder.features) if layers else None
+    columns = ("layer", *(f"R at T = {tolerance}" for tolerance in tolerances))
+    title = "numerical rank: singular values of at least T times the largest"
+    return Found(layers, title, columns, rows, advice.text if advice else "")
+
+
+def _name(pair: Mapping[str, Any], directed: bool = False) -> str:
+    return f"{pair['left']} {'→' if directed else '×'} {pair['right']}"
+
+
+def _flat(before: Mapping[Any, Any], after: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Numbers of two nested mappings of one shape, side by side."""
+    for key, value in before.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, after[key], f"{path}{key} ")
+        else:
+            yield f"{path}{key}", value, after[key]

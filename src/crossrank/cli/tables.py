@@ -1,0 +1,64 @@
+"""Commands about tables and datasets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from crossrank.cli.app import Json, Overwrite, SchemaFile, data_commands, out, say, table_of
+
+
+@data_commands.command("describe", epilog="Example: crossrank data describe clicks.csv --min-count 5")
+def data_describe(
+    source: Annotated[Path, typer.Argument(help="A table (csv, tsv, parquet) or a dataset.")],
+    schema: SchemaFile = None,
+    label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    min_count: Annotated[int, typer.Option(help="Tell the share of values seen less often than this.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show what is in a table: values, missing and rare shares, what each column knows of the label, and warnings."""
+    from crossrank.data.describe import describe
+    from crossrank.schema import Schema
+
+    told = describe(source, schema=Schema.load(schema) if schema else None, label=label, min_count=min_count)
+    if as_json:
+        print(json.dumps(told.to_dict()))
+        return
+    title = f"{told.name}: {told.rows:,} rows, mean of '{told.label}' {told.label_rate:.4f}"
+    table = table_of(
+        "column", "kind", "values", "missing", f"seen < {min_count}", "signal", "most frequent", title=title
+    )
+    for column in told.columns:
+        top = ", ".join(f"{value} {share:.0%}" if share else value for value, share in column.top)
+        distinct = "" if column.distinct is None else f"{column.distinct:,}"
+        signal = "" if column.signal is None else f"{column.signal:.3f}"
+        table.add_row(column.name, column.kind, distinct, f"{column.missing:.1%}", f"{column.rare:.1%}", signal, top)
+    out.print(table)
+    for warning in told.warnings:
+        say(f"warning: {warning}")
+
+
+@data_commands.command("synthesize", epilog="Example: crossrank data synthesize --rows 45_000_000 --into criteo.txt")
+def data_synthesize(
+    rows: Annotated[str, typer.Option(help="How many; 45_000_000 may be written so.")],
+    into: Annotated[Path, typer.Option(help="The file (text) or dataset folder (encoded) to make.")],
+    like: Annotated[Literal["criteo"], typer.Option(help="Which set to imitate.")] = "criteo",
+    output: Annotated[
+        Literal["text", "encoded"], typer.Option("--format", help="Criteo's text, or a dataset ready to train on.")
+    ] = "text",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Generate a click log of any size whose crosses and best log loss are known."""
+    from crossrank.data.sources.synthetic import synthesize
+
+    if not rows.replace("_", "").isdecimal():
+        raise typer.BadParameter(f"must be a whole number; got '{rows}'", param_hint="--rows")
+    made = synthesize(into, rows=int(rows), like=like, seed=seed, format=output, overwrite=overwrite)
+    if as_json:
+        print(json.dumps({"rows": made.rows, "label_rate": made.base_rate, "best_logloss": made.best_logloss}))
+    say(f"{made.rows:,} rows: {made.path} (label rate {made.base_rate:.3f}, best log loss {made.best_logloss:.4f})")
