@@ -65,7 +65,8 @@ def prepare(
 ) -> None:
     """Encode tables into a dataset that training reads at full speed.
 
-    Splits are set with --set split.method=random|time|time-then-random|group, split.column=NAME, split.fractions=[0.8,0.1,0.1].
+    Splits are set with --set split.method=random|time|time-then-random|group, split.column=NAME and
+    split.fractions=[0.8,0.1,0.1].
     """
     from crossrank.config import override, parse
     from crossrank.data.prepare import prepare as prepare_dataset

@@ -38,7 +38,7 @@ class Model(nn.Module, abc.ABC):
         """(B, D) -> (B,)"""
 
     def kernels(self) -> Iterator[nn.Parameter]:
-        """The weights that the penalty λ Σ ||W||² counts: of cross and deep layers, not tables, gates, biases or output."""
+        """The weights that the penalty λ Σ ||W||² counts: of cross and deep layers alone, no biases, no gates."""
         exempt = ("embedding.", "fields.", "linear.", "output.")
         for name, parameter in self.named_parameters():
             if not name.startswith(exempt) and ".gate." not in name and not name.endswith("bias"):
