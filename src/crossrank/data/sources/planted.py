@@ -5,9 +5,9 @@ A planted cross of the columns a, b, … adds
     f(a, b, …) = strength / √R · Σ_r u_r(a) v_r(b) …
 
 to the logit, where u(a), v(b), … are vectors of R numbers, one for each value. Every column is drawn on its own, and
-its vectors are centred and whitened under its own distribution: E[u] = 0 and E[u uᵀ] = I. So the mean of f over any one of
-its columns vanishes (f is orthogonal to every function of fewer columns), and ``strength`` is the standard deviation of
-f. In the demo each cross has vectors of its own; in the Criteo-like set a value has one vector for all its crosses.
+its vectors are centred and whitened under its own distribution: E[u] = 0 and E[u uᵀ] = I. So the mean of f over any one
+of its columns vanishes (f is orthogonal to every function of fewer columns), and ``strength`` is the standard deviation
+of f. In the demo each cross has vectors of its own; in the Criteo-like set a value has one vector for all its crosses.
 """
 
 from __future__ import annotations
