@@ -35,6 +35,7 @@ RIVALS = {
     "recbole": "RecBole 1.2.1",
     "plain": "plain PyTorch",
 }
+BFLOAT16 = {"recbole": "enable_amp", "plain": "autocast"}  # rivals that offer bfloat16, and how it is switched on
 OURS = "crossrank"
 NUM_NUMERIC = 13
 POWER = 1.05  # the k-th most frequent value of a feature has the weight k^-1.05
@@ -56,7 +57,7 @@ SHAPES = [
 
 
 class Contender(NamedTuple):
-    """A column of the table: which script, in which environment."""
+    """A line of the table: which script, in which environment."""
 
     script: str
     python: Path
@@ -68,11 +69,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short turn each; read it as a rough ratio")
     parser.add_argument("--envs", type=Path, default=HERE.parent / ".bench", help="where the environments are kept")
     arguments = parser.parse_args()
-    contenders = {OURS: Contender("train_crossrank", Path(sys.executable))}
-    contenders |= {name: Contender(f"train_{name}", environment(name, arguments.envs)) for name in RIVALS}
-    for bfloat16 in (False, True):
-        contenders[f"bound {bfloat16}"] = Contender("bound", Path(sys.executable), bfloat16)
-    turns, num_windows = (1, 1) if arguments.quick else (2, 4)
+    here = Path(sys.executable)
+    contenders = {OURS: Contender("train_crossrank", here)}
+    for name, title in RIVALS.items():
+        contenders[title] = Contender(f"train_{name}", environment(name, arguments.envs))
+    for name, switch in BFLOAT16.items():
+        contenders[f"{RIVALS[name]}, {switch}"] = contenders[RIVALS[name]]._replace(bfloat16=True)
+    contenders |= {f"bound, {kind}": Contender("bound", here, kind == "bfloat16") for kind in ("float32", "bfloat16")}
+    turns, num_windows = (1, 1) if arguments.quick else (2, 3)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=arguments.envs) as folder:
         compare(contenders, Path(folder), turns, num_windows)
@@ -97,25 +101,29 @@ def environment(name: str, envs: Path) -> Path:
 
 
 def compare(contenders: dict[str, Contender], folder: Path, turns: int, num_windows: int) -> None:
-    """One line for each shape and batch size."""
+    """A line for each contender, a column for each shape and batch size."""
     sizes = list(SIZES.values())
-    print(f"Samples per second, {sum(sizes) / 1e6:.1f} M embedding rows\n")
-    heads = ["shape", "batch", "crossrank", *RIVALS.values(), "over the best", "bound float32", "bound bfloat16"]
-    print_row(heads)
-    print_row(["---"] * len(heads))
+    heads: list[str] = []
+    columns: list[dict[str, float]] = []
     for shape in SHAPES:
         for batch_size, window in shape.windows.items():
+            heads.append(f"{shape.title}: batch {batch_size:,}")
             write_rows(folder, sizes, (1 + num_windows) * window * batch_size)
             job = describe(shape, sizes, batch_size, window, num_windows)
             speeds: dict[str, list[float]] = {name: [] for name in contenders}
             for _ in range(turns):
                 for name, contender in contenders.items():
                     speeds[name] += run(contender, job, folder)
-            median = {name: statistics.median(values) for name, values in speeds.items()}
-            ratio = median[OURS] / max(median[name] for name in RIVALS)
-            ours, *others = (f"{speed:,.0f}" for speed in median.values())
-            rivals, bounds = others[: len(RIVALS)], others[len(RIVALS) :]
-            print_row([shape.title, f"{batch_size:,}", ours, *rivals, f"{ratio:.2f} x", *bounds])
+            columns.append({name: statistics.median(values) for name, values in speeds.items()})
+    print(f"Samples per second, {sum(sizes) / 1e6:.1f} M embedding rows\n")
+    print_row(["", *heads])
+    print_row(["---"] * (1 + len(heads)))
+    for name in contenders:
+        print_row([name, *(f"{column[name]:,.0f}" for column in columns)])
+    rivals = [name for name in contenders if name != OURS and not name.startswith("bound")]
+    for title, field in (("float32 rival", list(RIVALS.values())), ("rival", rivals)):
+        ratios = [column[OURS] / max(column[name] for name in field) for column in columns]
+        print_row([f"crossrank over the best {title}", *(f"{ratio:.2f} x" for ratio in ratios)])
 
 
 def grow(ours: Contender, folder: Path, turns: int, num_windows: int) -> None:
@@ -176,7 +184,9 @@ def run(contender: Contender, job: dict[str, Any], folder: Path) -> list[float]:
     if done.returncode:
         raise SystemExit(f"{script.name} failed:\n{done.stderr[-3000:]}")
     speeds: list[float] = json.loads(done.stdout.splitlines()[-1])
-    say(f"{contender.script} batch {job['batch_size']}: {', '.join(f'{speed:,.0f}' for speed in speeds)} samples/s")
+    kind = "bfloat16 " if contender.bfloat16 else ""
+    listed = ", ".join(f"{speed:,.0f}" for speed in speeds)
+    say(f"{contender.script} {kind}batch {job['batch_size']}: {listed} samples/s")
     return speeds
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from crossrank.models.base import embed
 from crossrank.nn import Features
+from crossrank.nn.embedding import INITIAL_SPREAD
 from crossrank.schema import InputLayout
 
 
@@ -32,7 +33,7 @@ class FieldStack(nn.Module):
 
     def reset_parameters(self) -> None:
         if self.vectors is not None:
-            nn.init.normal_(self.vectors, std=self.width**-0.5)
+            nn.init.normal_(self.vectors, std=INITIAL_SPREAD)
 
     def forward(self, x0: Tensor) -> Tensor:
         fields = x0[:, : self.embedded_dim].reshape(-1, self.num_embedded, self.width)  # (B, F, e)

@@ -16,6 +16,9 @@ from crossrank.errors import ConfigError, ShapeError
 from crossrank.nn.checks import check_count, check_dropout
 from crossrank.nn.features import Bag, Features
 
+# The paper does not say. On MovieLens-1M TensorFlow's 1 / sqrt(e_i) ends 0.006 higher in log loss, 0.01 about 0.001.
+INITIAL_SPREAD = 0.05
+
 
 class Lookup(NamedTuple):
     """What one forward pass took from a table, with the gradient that comes back to it.
@@ -108,9 +111,8 @@ class FeatureEmbedding(nn.Module):
         self.register_buffer("row_offsets", torch.tensor(offsets, dtype=torch.int64), persistent=False)
 
     def reset_parameters(self) -> None:
-        """N(0, 1 / e_i) for each table, as TensorFlow's embedding columns do."""
-        for group, table in zip(self._groups, self.tables, strict=True):
-            nn.init.normal_(table.detach(), std=group.width**-0.5)
+        """N(0, 0.05²): small, so that a row seen seldom is near zero rather than noise."""
+        nn.init.normal_(self.weight, std=INITIAL_SPREAD)
 
     def forward(self, features: Features) -> Tensor:
         self._check(features)

@@ -246,9 +246,15 @@ class _ManyOrders:
         return self.made[epoch]
 
     def _make(self, epoch: int) -> Tensor:
-        orders = [self.split._order(seed, epoch).rows(0, len(self.split)) for seed in self.seeds]
-        stacked = torch.from_numpy(np.stack(orders))  # (N, rows)
-        return stacked.pin_memory() if self.order.is_cuda else stacked
+        orders = torch.empty(self.order.shape, dtype=torch.int64, pin_memory=self.order.is_cuda)  # (N, rows)
+
+        def shuffle(number: int) -> None:
+            order = self.split._order(self.seeds[number], epoch)
+            orders[number] = torch.from_numpy(order.rows(0, len(self.split)))
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(shuffle, range(len(self.seeds))))
+        return orders
 
     def close(self) -> None:
         self.worker.shutdown(wait=False, cancel_futures=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,14 @@ from crossrank.training.progress import TrainingBar
 from crossrank.training.settings import TrainingSettings
 from crossrank.training.trainer import Trainer
 
-EVALUATORS = min(os.cpu_count() or 1, 16)  # threads; metrics are computed by the processor
+
+@contextlib.contextmanager
+def evaluators() -> Iterator[ThreadPoolExecutor]:
+    """Threads for what the processor does for each model, such as metrics; each works alone, without torch's own."""
+    before = torch.get_num_threads()
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 16), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield pool
+    torch.set_num_threads(before)
 
 
 def share_a_program(
@@ -49,7 +57,7 @@ def train_many(
     running, rows, started = torch.zeros_like(many.losses), 0, time.perf_counter()
     every = settings.eval_every or first.batches_per_epoch
     bar = TrainingBar(total=first.total_steps, label=f"training {len(trainers)} models", show=show_progress)
-    with bar, ThreadPoolExecutor(EVALUATORS) as pool:
+    with bar, evaluators() as pool:
         writing = [pool.submit(int)]  # lines of the journals, while the device goes on
         for step, size in _steps(many, first):
             running.add_(many.step(), alpha=size)

@@ -7,7 +7,6 @@ import shutil
 import statistics
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from crossrank.training.cuda import choose_device
 from crossrank.training.memory import keep_freed_memory
 from crossrank.training.profile import StepClock
 from crossrank.training.settings import Config
-from crossrank.training.together import EVALUATORS, share_a_program, train_many
+from crossrank.training.together import evaluators, share_a_program, train_many
 from crossrank.training.trainer import Trainer
 
 
@@ -144,7 +143,7 @@ def _train_together(
         _finish(trainer, dataset, config, fact, trainer.folder, test=test)
         publish(trainer.folder, place)
 
-    with ThreadPoolExecutor(EVALUATORS) as pool:
+    with evaluators() as pool:
         list(pool.map(finish, trainers, facts, places.values()))
     return True
 
