@@ -216,3 +216,25 @@ def test_leaving_a_pass_early_closes_the_file_and_keeps_the_count_of_the_last_fu
     next(passing)
     passing.close()
     assert table.skipped == {"too few fields": 1}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a,b\n1,2\n3,4\n",
+        "a,b\n1,2\n3,4",
+        "a,b\r\n1,2\r\n3,4\r\n",
+        "a,b\n\n1,2\n\n3,4\n\n",
+        'a,b\n"1\n",2\n3,4\n',
+        "a,b\n" + "1,2\n" * 3_000_000,
+    ],
+)
+def test_rows_are_counted_as_they_are_read(tmp_path, content):
+    (tmp_path / "t.csv").write_text(content, newline="")
+    table = open_table(tmp_path / "t.csv")
+    assert table.num_rows() == sum(chunk.frame.height for chunk in table.chunks())
+
+
+def test_packed_text_is_counted_too(tmp_path):
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n"))
+    assert open_table(tmp_path / "t.csv.gz").num_rows() == 2

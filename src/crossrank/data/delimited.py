@@ -7,6 +7,7 @@ fails a check, or that polars refuses, is read again by :mod:`crossrank.data.rec
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ MISREAD = (BOM, b"x\x01", b"x^", b"x\x9c", b"x\xda")  # polars would drop the fi
 HEADER_LINES = 1 << 10  # a name in quotes may have line ends
 EVERY_LINE = 1 << 62
 SKIP_HINT = 'Mend or remove it, or leave such lines out with on_error="skip".'
+BLANK_LINE = re.compile(rb"\n\r?\n")
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstandard begin
+COUNTED_BYTES = 1 << 22
 LF, CR, QUOTE = b'\n\r"'
 
 
@@ -102,6 +106,20 @@ class DelimitedFile:
                 buffer.take(used)
                 if frame.height:
                     yield Piece(frame, numbers, buffer.share_done)
+
+    def num_rows(self) -> int | None:
+        """How many rows there are, where counting line feeds tells it; None for quotes, blank lines, packed text."""
+        if self.on_error == "skip":
+            return None
+        count, last = 0, b"\n"
+        with self.path.open("rb") as file:
+            packed = file.read(4).startswith(PACKED)
+            file.seek(self._head_bytes)
+            while block := file.read(COUNTED_BYTES):
+                if packed or b'"' in block or BLANK_LINE.search(last + block):
+                    return None
+                count, last = count + block.count(b"\n"), block[-2:]
+        return count + (not last.endswith(b"\n"))
 
     def _fast(
         self, block: bytes, ends: Places, line: int, columns: Sequence[str]

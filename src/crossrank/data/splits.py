@@ -105,8 +105,7 @@ def _by_group(column: str, seed: int, borders: NDArray[np.float64]) -> Assign:
 
 
 def _by_position(table: Table, borders: NDArray[np.float64]) -> Assign:
-    num_rows = sum(len(chunk.frame) for chunk in table.chunks(table.columns[:1]))
-    firsts = np.round(borders * num_rows)
+    firsts = np.round(borders * table.num_rows())
     return lambda chunk: np.searchsorted(firsts, _positions(chunk), side="right").astype(np.uint8)
 
 

@@ -29,6 +29,9 @@ class Part(Protocol):
 
     def chunks(self, columns: Sequence[str], rows: int, skipped: Counter[str]) -> Iterator[Piece]: ...
 
+    def num_rows(self) -> int | None:
+        """How many rows there are, if that can be told without reading them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
@@ -86,6 +89,13 @@ class Table:
             return pl.concat(frames, how="vertical_relaxed").head(rows)
         except pl.exceptions.PolarsError as error:
             raise SchemaError(f"All files must have columns of the same types; {_first_line(error)}.") from None
+
+    def num_rows(self) -> int:
+        """How many rows there are; counted by reading them only where there is no other way."""
+        counts = [part.num_rows() for part in self.parts]
+        if None in counts:
+            return sum(chunk.frame.height for chunk in self.chunks(self.columns[:1]))
+        return sum(count for count in counts if count is not None)
 
     def chunks(self, columns: Sequence[str] | None = None, *, rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
         """All rows, in chunks that are the same each time.
@@ -224,6 +234,9 @@ class _ParquetFile:
                 raise self._error(f"rows {start + frame.height + 1:,} to {stop:,} are missing")
             yield Piece(frame, range(start + 1, stop + 1), stop / self._rows)
 
+    def num_rows(self) -> int | None:
+        return int(self._rows)
+
     def _error(self, error: BaseException | str) -> DataError:
         hint = "It may be damaged or incomplete: write it again."
         return DataError(f"{self.path} must be a whole parquet file; {_first_line(error)}.", hint=hint)
@@ -236,6 +249,9 @@ class FramePart:
 
     def __init__(self, frame: pl.DataFrame, name: str = "data frame") -> None:
         self.frame, self.name, self.columns = frame, name, tuple(frame.columns)
+
+    def num_rows(self) -> int | None:
+        return self.frame.height
 
     def chunks(self, columns: Sequence[str], rows: int, skipped: Counter[str]) -> Iterator[Piece]:
         selected = self.frame.select(columns)

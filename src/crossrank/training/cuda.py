@@ -21,6 +21,7 @@ from crossrank.data import Batch, Split
 from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.nn import Features
+from crossrank.training import cuda_plain
 from crossrank.training.cuda_data import EvaluatedSplit, ResidentRows, SentRows, Step, fits
 from crossrank.training.cuda_dcn import DCNSteps, is_written_out
 from crossrank.training.cuda_optimizer import DeviceOptimizer, operations
@@ -118,7 +119,7 @@ class DeviceTraining:
             return self.loss
         self.taken += 1
         self._program()
-        if self.taken == WARM_UP_STEPS and self.device.type == "cuda" and operations(self.device).PRESENT:
+        if self.taken == WARM_UP_STEPS and operations(self.device) is not cuda_plain:
             self._capture()
         return self.loss
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from crossrank.data import Split
 from crossrank.models import Model
 from crossrank.models.dcn_v2 import DCNV2
+from crossrank.training import cuda_plain
 from crossrank.training.cuda_data import EvaluatedSplit, Step, fits
 from crossrank.training.cuda_dcn import DCNPass, is_written_out
 from crossrank.training.cuda_optimizer import Beside, FlatWeights, RowTable, operations, whole
@@ -136,7 +137,7 @@ class ManyTraining:
             return self.losses
         self._program()
         self.warm_up -= 1
-        if self.warm_up == 0 and self.device.type == "cuda" and self.operations.PRESENT:
+        if self.warm_up == 0 and self.operations is not cuda_plain:
             torch.cuda.synchronize()
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):

@@ -8,6 +8,7 @@ for the device, so that a step can be captured as a graph.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
-from crossrank.training import cuda_kernels, cuda_plain
+from crossrank.training import cuda_plain
 from crossrank.training.cuda_plain import Gradient, Segments
 from crossrank.training.lazy import LazyTable
 from crossrank.training.optimizer import Optimizer
@@ -27,8 +28,12 @@ ALIGNED = 64  # elements: the address of each block suits the matrix units
 
 
 def operations(device: torch.device) -> ModuleType:
-    """The kernels, or in their absence the plain functions that they equal."""
-    return cuda_kernels if device.type == "cuda" and cuda_kernels.PRESENT else cuda_plain
+    """The kernels, or where there is no GPU or no Triton the plain functions that they equal."""
+    if device.type == "cpu" or importlib.util.find_spec("triton") is None:
+        return cuda_plain
+    from crossrank.training import cuda_kernels  # which imports Triton
+
+    return cuda_kernels
 
 
 class Beside:

@@ -60,6 +60,9 @@ class _WithDerived:
         self._part, self.name, self.unit = part, part.name, part.unit
         self.columns = (*part.columns, *DERIVED)
 
+    def num_rows(self) -> int | None:
+        return self._part.num_rows()
+
     def chunks(self, columns: Sequence[str], rows: int, skipped: Counter[str]) -> Iterator[Piece]:
         derived = {name: DERIVED[name] for name in columns if name in DERIVED}
         needed = [name for name in columns if name not in derived]
