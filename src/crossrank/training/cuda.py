@@ -12,6 +12,8 @@ multivalent features run uncaptured.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections.abc import Iterator
 
 import torch
@@ -31,6 +33,18 @@ from crossrank.training.settings import TrainingSettings
 
 WARM_UP_STEPS = 3
 BFLOAT16_PAYS = 256  # narrower products are too small for the matrix units to matter
+
+
+@contextlib.contextmanager
+def capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture alone: neither another thread's call nor the end of an older graph may fall into it."""
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            yield
+    finally:
+        gc.enable()
 
 
 def choose_device(name: str) -> torch.device:
@@ -130,7 +144,7 @@ class DeviceTraining:
     def _capture(self) -> None:
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with capturing(self.graph):
             self._program()
 
     def _step_with_bags(self, batch: Batch) -> Tensor:

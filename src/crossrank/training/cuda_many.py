@@ -21,6 +21,7 @@ from crossrank.data import Split
 from crossrank.models import Model
 from crossrank.models.dcn_v2 import DCNV2
 from crossrank.training import cuda_plain
+from crossrank.training.cuda import capturing
 from crossrank.training.cuda_data import EvaluatedSplit, Step, fits
 from crossrank.training.cuda_dcn import DCNPass, is_written_out
 from crossrank.training.cuda_optimizer import Beside, FlatWeights, RowTable, operations, whole
@@ -140,7 +141,7 @@ class ManyTraining:
         if self.warm_up == 0 and self.operations is not cuda_plain:
             torch.cuda.synchronize()
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            with capturing(self.graph):
                 self._program()
         return self.losses
 

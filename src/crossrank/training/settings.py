@@ -9,8 +9,10 @@ from typing import Any, Literal
 from crossrank.config import parse, setting, to_dict
 from crossrank.data.splits import SplitSettings
 from crossrank.errors import ConfigError, did_you_mean, listing
-from crossrank.models import ModelSettings, parse_model_settings
+from crossrank.models import Model, ModelSettings, parse_model_settings
 from crossrank.models.settings import check_share
+
+LARGEST_DENSE_TABLE = 2_000_000  # weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,8 +22,10 @@ class TrainingSettings:
     clip_norm: float = setting(10.0, "scale the gradient down to this norm when it is longer; 0 for never")
     average_decay: float = setting(0.9999, "decay of the moving average of the weights, used and saved; 0 for none")
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "where to train; auto: on a GPU where there is one")
-    tables: Literal["dense", "lazy"] = setting(
-        "lazy", "Adam and average of embedding rows: every row at every step (dense), or those of the batch (lazy)"
+    tables: Literal["auto", "dense", "lazy"] = setting(
+        "auto",
+        "Adam and average of embedding rows: every row at every step (dense), or those of the batch (lazy); "
+        "auto: dense for tables of at most 2 million weights",
     )
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
@@ -45,6 +49,17 @@ class TrainingSettings:
         if not self.learning_rate > 0:
             raise ConfigError(f"training.learning_rate must be positive; got {self.learning_rate}.")
         check_share("training.average_decay", self.average_decay)
+
+    def for_model(self, model: Model) -> TrainingSettings:
+        """The same with ``tables`` decided.
+
+        Dense Adam also moves a row between the batches that touch it, so rows seen seldom learn faster. On MovieLens-1M
+        that is worth 0.003 of log loss; a table of millions of rows would take most of a step for it.
+        """
+        if self.tables != "auto":
+            return self
+        weights = sum(table.weight.numel() for table in model.tables())
+        return dataclasses.replace(self, tables="dense" if weights <= LARGEST_DENSE_TABLE else "lazy")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,7 @@ class Trainer:
         device_training: DeviceTraining | ModelOfMany | None = None,
         clock: StepClock | None = None,
     ) -> None:
+        settings = settings.for_model(model)
         self.model, self.dataset, self.settings, self.seed, self.folder = model, dataset, settings, seed, folder
         self.clock = clock or NoClock()
         self.label_kind = dataset.schema.label.kind

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from crossrank.errors import ConfigError, did_you_mean, listing
-from crossrank.experiments.paper.page import Page, check_plots, write_page
+from crossrank.experiments.figures import check_plots
+from crossrank.experiments.paper.page import Page, write_page
 
 FOLDER = Path("docs/paper")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from crossrank.experiments.figures import lines
 from crossrank.experiments.paper.fitting import RandomPolynomials, fit_fresh, shown, spread
 from crossrank.experiments.paper.homogeneous import models
 from crossrank.experiments.paper.page import Page
-from crossrank.experiments.paper.plots import lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +26,8 @@ PAPER = {
 TEXT = [
     "f(x) = x·w + 20, 10 and 5 random monomials of order 2, 3 and 4 + 0.1 sin(2 x·w_s + 0.1) + 0.01 ε. The paper "
     f"leaves open how many variables there are and how large the weights: here {INPUT_DIM} variables, uniform in "
-    f"[-1, 1], normal weights of deviation {SCALE}, a w_s of length {SINE_NORM}, new ones for each run. The noise alone "
-    "makes an RMSE of 1e-2, so no model can be expected below.",
+    f"[-1, 1], normal weights of deviation {SCALE}, a w_s of length {SINE_NORM}, new ones for each run. The noise "
+    "alone makes an RMSE of 1e-2, so no model can be expected below.",
     "Adam in float32 on rows drawn anew for every step, {steps:,} steps of 512 rows; measured on 10,000 rows that were "
     "never trained on. The DNN's layers are as wide as the input.",
 ]

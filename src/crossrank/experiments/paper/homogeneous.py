@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from crossrank.experiments.figures import lines
 from crossrank.experiments.paper.fitting import (
     MakeModel,
     RandomPolynomials,
@@ -18,7 +19,6 @@ from crossrank.experiments.paper.fitting import (
     spread,
 )
 from crossrank.experiments.paper.page import Page
-from crossrank.experiments.paper.plots import lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import crossrank
-from crossrank.errors import MissingExtraError, RunError
+from crossrank.errors import RunError
+from crossrank.experiments.figures import Draw, save_figure
 from crossrank.files import write_json, write_text, writing
 from crossrank.models.cost import markdown_table
 from crossrank.runs.run import describe_machine
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Table = Sequence[Sequence[str]]  # the header first
 
@@ -37,15 +35,7 @@ class Page:
     tables: Mapping[str, Table]
     notes: Sequence[str]
     values: Mapping[str, Any]
-    draw: Callable[[Figure], None]
-
-
-def check_plots() -> None:
-    """Raise before hours of work what would be raised after them."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("Drawing the figure of an experiment", "plots") from None
+    draw: Draw
 
 
 def write_page(page: Page, into: Path, name: str, *, command: str, seconds: float) -> None:
@@ -60,15 +50,4 @@ def write_page(page: Page, into: Path, name: str, *, command: str, seconds: floa
         write_text(into / f"{name}.md", "\n\n".join(filter(None, parts)) + "\n")
         values = {"name": name, "command": command, "seconds": round(seconds, 1), "machine": machine, **page.values}
         write_json(into / f"{name}.json", values)
-        _save_figure(page.draw, into / f"{name}.svg")
-
-
-def _save_figure(draw: Callable[[Figure], None], path: Path) -> None:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    # The same numbers give the same file.
-    with mpl.rc_context({"svg.hashsalt": "crossrank", "svg.fonttype": "none", "font.family": "sans-serif"}):
-        figure = Figure(layout="constrained")
-        draw(figure)
-        figure.savefig(path, metadata={"Date": None})
+        save_figure(page.draw, into / f"{name}.svg")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from crossrank.experiments.figures import dots
 from crossrank.experiments.paper.fitting import (
     TEST_ROWS,
     cross_model,
@@ -21,7 +22,6 @@ from crossrank.experiments.paper.fitting import (
     spread,
 )
 from crossrank.experiments.paper.page import Page
-from crossrank.experiments.paper.plots import dots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,21 @@ PAPER = {
         "DNN (large)": Printed(7.8e-2, "758K"),
     },
 }
-LARGE = {"f1": (200, 200), "f2": (200, 200), "f3": (1024, 512, 256)}
+
+
+class Training(NamedTuple):
+    """Of a ReLU network; sizes None for one layer as wide as the input."""
+
+    sizes: tuple[int, ...] | None
+    steps: int
+    learning_rate: float
+
+
+TRAININGS = {
+    "f1": {"DNN": Training(None, 4000, 3e-3), "DNN (large)": Training((200, 200), 3000, 5e-3)},
+    "f2": {"DNN": Training(None, 4000, 3e-3), "DNN (large)": Training((200, 200), 3000, 5e-3)},
+    "f3": {"DNN": Training(None, 2000, 1e-2), "DNN (large)": Training((1024, 512, 256), 1200, 3e-3)},
+}
 TEXT = [
     "f1 = x1² + x1x2 + x3x1 + x4x1, f2 = x1² + 0.1 x1x2 + x2x3 + 0.1 x3², f3 = 100 random products of two of 100 "
     "variables with normal weights, new ones for each run. x is uniform in [-1, 1]. One cross layer, or one ReLU layer "
@@ -73,12 +87,10 @@ NOTES = [
     "(V1 layer): it cannot cancel the linear term that the residual adds, and comes near f1 only as its output weights "
     "go to zero while w goes to infinity.",
     "f2 as a quadratic form has rank 3 and f3 a much higher one; 1 wᵀ with output weights reaches rank 2 at most.",
-    "Where the paper's DCN and DNN are better than ours, note that four ReLUs in four dimensions cannot reach an RMSE "
-    "of 0.027 on f1 here, but reach that mean *squared* error; perhaps those cells are mean squared errors.",
+    "DCN and DCN-V2 on f1 are both exact here, so their order is rounding.",
+    "The paper's DCN on f2 and its DNNs are better than ours. Squared, ours are near them: those cells may be mean "
+    "squared errors. Longer training would help the large network of f3, which stops after 1,200 steps.",
 ]
-STEPS = {"DNN": 4000, "DNN (large)": 3000}
-STEPS_OF_F3 = {"DNN": 2000, "DNN (large)": 600}
-LEARNING_RATES = {"DNN": 1e-2, "DNN (large)": 1e-3}
 
 
 def matrix(name: str, generator: torch.Generator) -> Tensor:
@@ -111,7 +123,7 @@ def run(*, quick: bool = False) -> Page:
             "DCN (V1 layer)": _exact(lambda d: cross_model(d, 1, layer="vector"), matrices, generator),
             "DCN-V2": _exact(lambda d: cross_model(d, 1), matrices, generator),
         }
-        for model in ("DNN", "DNN (large)"):
+        for model in TRAININGS[name]:
             values[name][model] = _deep(name, model, matrices, generator, quick=quick)
     return _page(values)
 
@@ -133,16 +145,15 @@ def _exact(make: Callable[[int], nn.Sequential], matrices: Tensor, generator: to
 
 
 def _deep(name: str, kind: str, matrices: Tensor, generator: torch.Generator, *, quick: bool) -> dict[str, Any]:
-    dim = matrices.shape[-1]
-    sizes = LARGE[name] if kind == "DNN (large)" else (dim,)
-    steps = (STEPS_OF_F3 if name == "f3" else STEPS)[kind]
+    dim, training = matrices.shape[-1], TRAININGS[name][kind]
+    sizes = training.sizes or (dim,)
     errors = fit_fresh(
         lambda: deep_model(dim, sizes),
         lambda x: quadratic(x, matrices),
         input_dim=dim,
         runs=len(matrices),
-        steps=steps // 20 if quick else steps,
-        learning_rate=LEARNING_RATES[kind],
+        steps=training.steps // 50 if quick else training.steps,
+        learning_rate=training.learning_rate,
         generator=generator,
         batch_size=256,
     )

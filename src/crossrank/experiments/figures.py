@@ -1,0 +1,90 @@
+"""The few kinds of figures that experiments draw, as SVG files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossrank.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Draw = Callable[["Figure"], None]
+COLORS = {
+    "DCN-V2": "#0b6e99",
+    "DCN-V2 without bias": "#4fa3c7",
+    "DCN-V2 without bias and residual": "#9ccbe0",
+    "DCN": "#c0561d",
+    "DCN (V1 layer)": "#e09a6c",
+    "DNN": "#5b5b5b",
+    "DNN (large)": "#9a9a9a",
+}
+
+
+def check_plots(extra: str = "plots") -> None:
+    """Raise before hours of work what would be raised after them."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("Drawing the figure of an experiment", extra) from None
+
+
+def save_figure(draw: Draw, path: Path) -> None:
+    """Draw on a new figure and write it; the same numbers give the same file."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"svg.hashsalt": "crossrank", "svg.fonttype": "none", "font.family": "sans-serif"}):
+        figure = Figure(layout="constrained")
+        draw(figure)
+        temporary = path.with_name(f".{path.name}")
+        figure.savefig(temporary, format="svg", metadata={"Date": None})
+    temporary.replace(path)
+
+
+def dots(
+    axes: Axes, ours: Mapping[str, Mapping[str, Any]], paper: Mapping[str, float], *, label: str, log: bool = True
+) -> None:
+    """Our mean and deviation as a dot, the paper's number as a cross, one line for each name."""
+    names = list(ours)
+    for place, name in enumerate(names):
+        mean, deviation = ours[name]["mean"], ours[name]["deviation"] or 0.0
+        shorter = min(deviation, 0.9 * mean) if log else deviation  # a bar to zero falls off a logarithmic scale
+        axes.errorbar(mean, place, xerr=[[shorter], [deviation]], fmt="o", color=COLORS.get(name, "#0b6e99"), capsize=3)
+        if name in paper:
+            axes.plot(paper[name], place, marker="x", linestyle="none", color="black", markersize=7)
+    if log:
+        axes.set_xscale("log")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_xlabel(label)
+
+
+def lines(
+    axes: Axes,
+    xs: Sequence[float],
+    ours: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    paper: Mapping[str, Sequence[float]] | None = None,
+    x_label: str,
+    y_label: str,
+    log: bool = True,
+) -> None:
+    """Our means and deviations as a line for each name; the paper's numbers dotted, with crosses."""
+    for name, found in ours.items():
+        means = [value["mean"] for value in found]
+        deviations = [value["deviation"] or 0.0 for value in found]
+        drawn = axes.errorbar(xs, means, yerr=deviations, marker="o", capsize=3, color=COLORS.get(name), label=name)
+        if paper and name in paper:
+            shade = drawn.lines[0].get_color()
+            axes.plot(xs, paper[name], marker="x", linestyle=":", color=shade, label=f"{name}, paper")
+    if log:
+        axes.set_yscale("log")
+    axes.set_xticks(list(xs))
+    axes.grid(alpha=0.3)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)

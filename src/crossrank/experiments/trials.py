@@ -1,0 +1,221 @@
+"""One trial of a search: draw a setting, train it, keep what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from crossrank.data import EncodedDataset
+from crossrank.errors import ConfigError
+from crossrank.experiments.space import Space
+from crossrank.files import write_json
+from crossrank.models.cost import Cost, model_cost
+from crossrank.runs import Run
+from crossrank.runs.run import read_json
+from crossrank.training import Config, train
+from crossrank.training.checkpoint import has_checkpoint
+from crossrank.training.trainer import CRITERIA
+
+if TYPE_CHECKING:
+    import optuna
+
+State = Literal["complete", "pruned", "failed"]
+DRAWS = 1000  # before a space is taken to have nothing below the cap
+STARTING_TRIALS = 5  # of a stage, whose curves decide nothing yet
+SPARED_EVALUATIONS = 2  # at the start of a curve, where the order of settings is not that of the end
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What became of one setting.
+
+    Attributes:
+        number: in the search, from 0.
+        values: of the searched parameters.
+        config: all settings that were given.
+        parameters: of the network, without embeddings.
+        flops: per row.
+        state: "pruned" where training was ended early, "failed" where it diverged.
+        score: the best on the validation rows, lower is better; None where it failed.
+        curve: the score at each evaluation.
+        seconds: of training.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    config: Mapping[str, Any]
+    parameters: int
+    flops: int
+    state: State
+    score: float | None
+    curve: Sequence[float]
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """All that a trial depends on; it may run in any process, at any time, and give the same result."""
+
+    folder: Path
+    dataset: Path
+    number: int
+    seed: int
+    space: Space
+    earlier: Sequence[Trial]
+    max_parameters: int
+
+
+def run_trial(task: Task) -> Trial:
+    """The trial's result, from its file if it was finished before."""
+    file = task.folder / f"{task.number:04d}.json"
+    if file.is_file():
+        return Trial(**read_json(file))
+    dataset = EncodedDataset.open(task.dataset)
+    study = _study(task)
+    asked, values, config, cost = _draw(study, task, dataset)
+    started = time.perf_counter()
+    state, score, curve = _train(task, dataset, config, asked)
+    trial = Trial(
+        number=task.number,
+        values=values,
+        config=task.space.config(values),
+        parameters=cost.network_parameters,
+        flops=cost.flops,
+        state=state,
+        score=score,
+        curve=curve,
+        seconds=time.perf_counter() - started,
+    )
+    write_json(file, dataclasses.asdict(trial))
+    return trial
+
+
+def train_or_resume(dataset: EncodedDataset, into: Path, config: Config, *, seed: int, **options: Any) -> Run:
+    """A run that never looks at the test rows: as it stands, resumed, or trained; on one thread."""
+    if (into / "run.json").is_file():
+        return Run.open(into)
+    partial = into.with_name(into.name + ".partial")
+    with _one_thread():
+        return train(
+            dataset,
+            into=into,
+            config=config,
+            seed=seed,
+            test=False,
+            progress=False,
+            resume=has_checkpoint(partial),
+            **options,
+        )
+
+
+def _study(task: Task) -> optuna.Study:
+    """The earlier trials as the sampler sees them; its random numbers belong to this trial alone."""
+    import optuna
+
+    logging.getLogger("optuna").setLevel(logging.WARNING)
+    study = optuna.create_study(
+        sampler=optuna.samplers.TPESampler(seed=task.seed * 1_000_003 + task.number),
+        pruner=optuna.pruners.MedianPruner(STARTING_TRIALS, SPARED_EVALUATIONS),
+    )
+    search, states = task.space.search, optuna.trial.TrialState
+    distributions = {name: parameter.distribution() for name, parameter in search.items()}
+    for trial in task.earlier:
+        if trial.score is not None and task.space.holds(trial.values):
+            study.add_trial(
+                optuna.create_trial(
+                    state=states.COMPLETE if trial.state == "complete" else states.PRUNED,
+                    params={name: search[name].written(value) for name, value in trial.values.items()},
+                    distributions=distributions,
+                    value=trial.score,
+                    intermediate_values=dict(enumerate(trial.curve)),
+                )
+            )
+    return study
+
+
+def _draw(
+    study: optuna.Study, task: Task, dataset: EncodedDataset
+) -> tuple[optuna.Trial, dict[str, Any], Config, Cost]:
+    """A setting below the cap; those above it, and those that contradict themselves, are drawn again."""
+    search, problem = task.space.search, None
+    distributions = {name: parameter.distribution() for name, parameter in search.items()}
+    for _ in range(DRAWS):
+        asked = study.ask(distributions)
+        values = {name: search[name].read(value) for name, value in asked.params.items()}
+        try:
+            config = Config.parse(task.space.config(values))
+            cost = model_cost(config.model, dataset.features)
+        except ConfigError as error:
+            problem = error
+        else:
+            if cost.network_parameters <= task.max_parameters:
+                return asked, values, config, cost
+        study.tell(asked, state=_failed())
+    raise problem or ConfigError(
+        f"The space must hold settings of at most {task.max_parameters:,} parameters; got none in {DRAWS} draws.",
+        hint="Search smaller sizes, or raise the cap.",
+    )
+
+
+def _failed() -> optuna.trial.TrialState:
+    import optuna
+
+    return optuna.trial.TrialState.FAIL
+
+
+def _train(
+    task: Task, dataset: EncodedDataset, config: Config, asked: optuna.Trial
+) -> tuple[State, float | None, list[float]]:
+    """Train and remove the run; all that is kept of a trial is its curve."""
+    import optuna
+
+    into = task.folder / f"{task.number:04d}"
+    partial = into.with_name(into.name + ".partial")
+    criterion = CRITERIA[dataset.schema.label.kind]
+    curve: list[float] = []
+
+    def on_evaluation(step: int, metrics: dict[str, Any]) -> None:
+        # From the journal, not from memory, because a resumed training has evaluations behind it.
+        reported = len(curve)
+        curve[:] = _curve(partial / "metrics.jsonl", criterion)
+        for i in range(reported, len(curve)):
+            asked.report(curve[i], i)
+        if asked.should_prune():
+            raise optuna.TrialPruned
+
+    state: State = "complete"
+    try:
+        run = train_or_resume(dataset, into, config, seed=task.seed, on_evaluation=on_evaluation)
+        score = run.report["valid"][criterion]
+    except optuna.TrialPruned:
+        state, score = "pruned", min(curve)
+    except ConfigError:  # the settings were read before, so it is the loss that did not stay finite
+        state, score = "failed", None
+    for folder in (partial, into):
+        shutil.rmtree(folder, ignore_errors=True)
+    return state, score, curve
+
+
+def _curve(journal: Path, criterion: str) -> list[float]:
+    lines = map(json.loads, journal.read_text(encoding="utf-8").splitlines())
+    return [line["valid"][criterion] for line in lines if "valid" in line]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The same sums whatever else runs, so that the number of parallel trials changes no result."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

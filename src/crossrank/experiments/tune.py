@@ -1,0 +1,277 @@
+"""Search for settings, coarse then fine, as the paper does; the test rows are read once, at the end.
+
+The search is a function of the dataset, the space, the seed and the numbers of trials and stages alone. Trials come in
+groups of eight: what a trial tries, and when it is given up, depends on the groups before its own and on random numbers
+of its own, but neither on how many trials run at a time nor on when the search was stopped and continued.
+
+::
+
+    search/
+      plan.json            what was asked for; a search that continues must ask for the same
+      trials/0007.json     one finished trial
+      finalists/0007/      a run folder for each seed
+      leaderboard.json     all trials, best first; also as leaderboard.md, and leaderboard.svg against cost
+      result.json          the winner and its scores over the seeds, test rows included
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from crossrank.data import EncodedDataset
+from crossrank.errors import ConfigError, MissingExtraError, RunError
+from crossrank.evaluation import evaluate
+from crossrank.experiments.figures import check_plots, save_figure
+from crossrank.experiments.leaderboard import (
+    Finalist,
+    choose,
+    draw_front,
+    leaderboard,
+    leaderboard_table,
+    pareto_front,
+    ranked,
+)
+from crossrank.experiments.space import Space
+from crossrank.experiments.trials import Task, Trial, run_trial, train_or_resume
+from crossrank.files import write_json, write_text, writing
+from crossrank.runs import Run
+from crossrank.runs.run import read_json
+from crossrank.training import Config
+from crossrank.training.trainer import CRITERIA
+
+MAX_PARAMETERS = 1024**2 * 5  # the paper's cap, without embeddings
+GROUP = 8  # trials that know nothing of each other; part of what a seed means
+LEADERS, FEWEST_LEADERS = 0.25, 3  # the share of the trials around which a finer stage looks
+
+Map: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneResult:
+    """What a search found.
+
+    Attributes:
+        path: its folder.
+        leaderboard: all trials, best first, as in leaderboard.json.
+        winner: the setting that was chosen, a config for `train`.
+        summary: mean, deviation and values of its metrics over the seeds, for "valid" and "test".
+    """
+
+    path: Path
+    leaderboard: list[dict[str, Any]]
+    winner: dict[str, Any]
+    summary: dict[str, Any]
+
+
+def tune(
+    dataset: EncodedDataset | Path | str,
+    into: Path | str,
+    *,
+    space: Space | Mapping[str, Any] | Path | str,
+    trials: int = 48,
+    stages: int = 2,
+    seed: int = 0,
+    jobs: int | None = None,
+    finalists: int = 3,
+    seeds: int = 5,
+    max_parameters: int = MAX_PARAMETERS,
+    say: Callable[[str], None] = print,
+) -> TuneResult:
+    """Search a space; where the folder holds an unfinished search of the same kind, go on with it.
+
+    The first stage searches the space as it is, each later one a smaller space around the best quarter of the trials,
+    with ranges on a linear scale. Of the Pareto front of score and FLOPs, the best few are trained with several seeds.
+    The cheapest of those that tie on the validation rows wins, and its runs are measured on the test rows.
+
+    Args:
+        dataset: an encoded dataset or its path.
+        into: the folder of the search.
+        space: what to search; see :mod:`crossrank.experiments.space`. A path is a TOML file.
+        trials: in all stages together.
+        stages: 1 for a single search of the whole space.
+        seed: of the search and of the trials' training.
+        jobs: trials at a time, on one thread each; left out, one for each core.
+        finalists: settings of the front that are trained with several seeds.
+        seeds: how many.
+        max_parameters: settings above this are not tried; embeddings do not count.
+        say: is told how it goes on.
+
+    Raises:
+        ConfigError: for a space without any setting below the cap, or no trial that trained to the end.
+        RunError: where the folder holds another search.
+        MissingExtraError: without the 'tune' extra.
+    """
+    _check_extras()
+    into = Path(into)
+    dataset = dataset if isinstance(dataset, EncodedDataset) else EncodedDataset.open(Path(dataset))
+    space = _space(space)
+    for name, value in (("trials", trials), ("stages", stages), ("finalists", finalists), ("seeds", seeds)):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1; got {value}.")
+    plan = {"space": space.to_dict(), "trials": trials, "stages": stages, "seed": seed, "finalists": finalists}
+    plan |= {"seeds": seeds, "max_parameters": max_parameters, "data_fingerprint": dataset.fingerprint}
+    with writing(into, RunError), _workers(jobs or os.cpu_count() or 1) as each:
+        _claim(into, plan)
+        search = _Search(into, dataset, seed, max_parameters, each, say)
+        found = search.trials(space, trials, stages)
+        rows = search.write_leaderboard(found)
+        chosen = search.final(pareto_front(found)[:finalists], seeds)
+        summary = search.write_result(found, chosen)
+    return TuneResult(into, rows, dict(chosen.trial.config), summary)
+
+
+def _check_extras() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("Searching for settings", "tune") from None
+    check_plots("tune")
+
+
+def _space(space: Space | Mapping[str, Any] | Path | str) -> Space:
+    if isinstance(space, Mapping):
+        return Space.parse(space)
+    return space if isinstance(space, Space) else Space.load(Path(space))
+
+
+def _claim(into: Path, plan: dict[str, Any]) -> None:
+    """A new folder, or one whose search is the same."""
+    (into / "trials").mkdir(parents=True, exist_ok=True)
+    file = into / "plan.json"
+    if file.is_file() and (saved := read_json(file)) != plan:
+        changed = ", ".join(key for key in plan if saved.get(key) != plan[key])
+        raise RunError(
+            f"{into} must hold this search or none; it holds one with another {changed}.",
+            hint="Give the same arguments to go on with it, or choose another folder.",
+        )
+    write_json(file, plan)
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[Map]:
+    """A map over processes, or the plain one."""
+    if jobs == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        try:
+            yield pool.map
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """What all steps of a search share."""
+
+    into: Path
+    dataset: EncodedDataset
+    seed: int
+    max_parameters: int
+    each: Map
+    say: Callable[[str], None]
+
+    @property
+    def criterion(self) -> str:
+        return CRITERIA[self.dataset.schema.label.kind]
+
+    def trials(self, space: Space, count: int, stages: int) -> list[Trial]:
+        """Run all stages, each in groups."""
+        found: list[Trial] = []
+        for stage in range(stages):
+            end = count * (stage + 1) // stages
+            if stage:
+                space = space.narrowed([trial.values for trial in self._leaders(found)])
+            while len(found) < end:
+                numbers = range(len(found), min(len(found) + GROUP, end))
+                found += self.each(run_trial, [self._task(number, space, found) for number in numbers])
+                best = ranked(found)[0]
+                score = "–" if best.score is None else f"{best.score:.5f}"
+                self.say(f"stage {stage + 1}: {len(found)} of {count} trials, best {self.criterion} {score}")
+        return found
+
+    def _task(self, number: int, space: Space, earlier: Sequence[Trial]) -> Task:
+        return Task(
+            folder=self.into / "trials",
+            dataset=self.dataset.path,
+            number=number,
+            seed=self.seed,
+            space=space,
+            earlier=tuple(earlier),
+            max_parameters=self.max_parameters,
+        )
+
+    def _leaders(self, found: Sequence[Trial]) -> list[Trial]:
+        complete = [trial for trial in ranked(found) if trial.state == "complete"]
+        if not complete:
+            raise ConfigError(
+                "At least one trial must train to the end; none did.", hint="Search smaller learning rates."
+            )
+        return complete[: max(FEWEST_LEADERS, int(LEADERS * len(found)))]
+
+    def write_leaderboard(self, found: Sequence[Trial]) -> list[dict[str, Any]]:
+        self._leaders(found)
+        rows = leaderboard(found)
+        write_json(self.into / "leaderboard.json", rows)
+        write_text(self.into / "leaderboard.md", leaderboard_table(rows, criterion=self.criterion) + "\n")
+        return rows
+
+    def final(self, front: Sequence[Trial], seeds: int) -> Finalist:
+        """Train the best of the front with several seeds, and choose."""
+        jobs = [(self.dataset.path, self._folder(trial, seed), trial, seed) for trial in front for seed in range(seeds)]
+        self.say(f"{len(front)} finalists with {seeds} seeds each")
+        reports = list(self.each(_train_finalist, jobs))
+        finalists = []
+        for i, trial in enumerate(front):
+            spread = _spread([report[self.criterion] for report in reports[i * seeds : (i + 1) * seeds]])
+            finalists.append(Finalist(trial, spread["mean"], spread["deviation"], seeds))
+        return choose(finalists)
+
+    def _folder(self, trial: Trial, seed: int) -> Path:
+        return self.into / "finalists" / f"{trial.number:04d}" / f"seed-{seed}"
+
+    def write_result(self, found: Sequence[Trial], chosen: Finalist) -> dict[str, Any]:
+        """Measure the winner's runs on the test rows: the only time that they are read."""
+        runs = [Run.open(self._folder(chosen.trial, seed)) for seed in range(chosen.seeds)]
+        reports = {
+            "valid": [run.report["valid"] for run in runs],
+            "test": [evaluate(run, self.dataset, split="test") for run in runs],
+        }
+        summary = {
+            split: {
+                key: _spread([metrics[key] for metrics in measured])
+                for key, value in sorted(measured[0].items())
+                if isinstance(value, float)
+            }
+            for split, measured in reports.items()
+        }
+        result = {"trial": chosen.trial.number, "config": chosen.trial.config, "parameters": chosen.trial.parameters}
+        write_json(self.into / "result.json", {**result, "flops": chosen.trial.flops, "seeds": chosen.seeds, **summary})
+        draw = _drawing(found, chosen.trial, self.criterion)
+        save_figure(draw, self.into / "leaderboard.svg")
+        return summary
+
+
+def _drawing(found: Sequence[Trial], winner: Trial, criterion: str) -> Callable[[Any], None]:
+    return lambda figure: draw_front(figure, found, winner, criterion=criterion)
+
+
+def _train_finalist(job: tuple[Path, Path, Trial, int]) -> dict[str, Any]:
+    path, into, trial, seed = job
+    run = train_or_resume(EncodedDataset.open(path), into, Config.parse(trial.config), seed=seed)
+    report: dict[str, Any] = run.report["valid"]
+    return report
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "deviation": deviation, "values": list(values)}
