@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN    ?= runs/demo
 
-.PHONY: help demo test test-fast check format clean
+.PHONY: help demo test test-fast test-browser check format clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -18,6 +18,11 @@ test: $(VENV)/.dev  ## every test
 
 test-fast: $(VENV)/.dev  ## what is not marked slow
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's Chromium where it is missing
+	@command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+	@$(PIP) -e '.[browser]'
+	@$(BIN)/python -m pytest -q tests/reports
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .

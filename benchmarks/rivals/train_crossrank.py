@@ -17,6 +17,7 @@ from crossrank.data.vocabulary import HashedVocabulary
 from crossrank.models import build_model
 from crossrank.schema import Categorical, Label, Numeric, Schema
 from crossrank.training import Config
+from crossrank.training.memory import keep_freed_memory
 from crossrank.training.trainer import Trainer
 
 
@@ -46,6 +47,7 @@ def write_dataset(job: Job, path: Path) -> EncodedDataset:
 
 def main() -> None:
     job = Job.read()
+    keep_freed_memory()  # as crossrank.train does
     config = Config.parse(
         {
             "model": {
@@ -54,7 +56,12 @@ def main() -> None:
                 "cross": {"num_layers": job.num_layers},
                 "deep": {"sizes": job.deep_sizes},
             },
-            "training": {"batch_size": job.batch_size, "max_steps": job.steps, "log_every": job.window},
+            "training": {
+                "batch_size": job.batch_size,
+                "max_steps": job.steps,
+                "log_every": job.window,
+                "device": "cpu",
+            },
         }
     )
     with tempfile.TemporaryDirectory() as folder:

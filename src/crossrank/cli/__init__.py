@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 import crossrank
-from crossrank.cli import explaining, models, tables, training
+from crossrank.cli import experiments, explaining, models, tables, training
 from crossrank.cli.app import app, bench_commands, data_commands, say, talk
 from crossrank.errors import CrossRankError
 
-__all__ = ["app", "explaining", "main", "models", "tables", "training"]
+__all__ = ["app", "experiments", "explaining", "main", "models", "tables", "training"]
 
 app.add_typer(data_commands, name="data")
 app.add_typer(bench_commands, name="bench")

@@ -24,8 +24,8 @@ from crossrank.training import train
 SETTINGS: dict[str, dict[str, Any]] = {"embedding": {"dim": 8}, "deep": {"sizes": [64, 64]}}
 MODELS: dict[str, dict[str, Any]] = {
     "logistic-regression": {"model": {"name": "logistic-regression"}, "training": {"learning_rate": 0.01}},
-    "dnn": {"model": {"name": "dnn", **SETTINGS}, "training": {"learning_rate": 0.005}},
-    "dcn-v2": {"model": {"name": "dcn-v2", **SETTINGS}, "training": {"learning_rate": 0.005}},
+    "dnn": {"model": {"name": "dnn", **SETTINGS}, "training": {"learning_rate": 0.01}},
+    "dcn-v2": {"model": {"name": "dcn-v2", **SETTINGS}, "training": {"learning_rate": 0.01}},
 }
 SHOWN = 10
 

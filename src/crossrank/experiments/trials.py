@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import optuna
 
 State = Literal["complete", "pruned", "failed"]
-DRAWS = 1000  # before a space is taken to have nothing below the cap
+DRAWS = 100  # before a space is taken to have nothing below the cap
 STARTING_TRIALS = 5  # of a stage, whose curves decide nothing yet
 SPARED_EVALUATIONS = 2  # at the start of a curve, where the order of settings is not that of the end
 

@@ -6,7 +6,7 @@ import datetime
 import shutil
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def train(
     test: bool = True,
     progress: bool | None = None,
     clock: StepClock | None = None,
+    on_evaluation: Callable[[int, dict[str, Any]], None] | None = None,
 ) -> Run:
     """Train a model and save it as a run folder.
 
@@ -59,6 +60,8 @@ def train(
         test: measure the test rows at the end; a search that still has to choose must not look at them.
         progress: show a bar; ``None`` for on a terminal only.
         clock: a :class:`StepClock` to learn where the time of a step goes.
+        on_evaluation: called with the step and the validation metrics after each evaluation; what it raises ends the
+            training.
 
     Returns:
         The run, opened.
@@ -75,7 +78,17 @@ def train(
     try:
         with writing(into, RunError):
             dataset = _dataset(data, schema, config, partial)
-            _train(dataset, config, seed, partial, resume=resume, test=test, progress=progress, clock=clock)
+            _train(
+                dataset,
+                config,
+                seed,
+                partial,
+                resume=resume,
+                test=test,
+                progress=progress,
+                clock=clock,
+                on_evaluation=on_evaluation,
+            )
             publish(partial, into)
     except BaseException:
         if not has_checkpoint(partial):
@@ -202,6 +215,7 @@ def _train(
     test: bool,
     progress: bool | None,
     clock: StepClock | None,
+    on_evaluation: Callable[[int, dict[str, Any]], None] | None,
 ) -> None:
     """Train and write the run into the folder."""
     facts = {"seed": seed, "data_fingerprint": dataset.fingerprint}
@@ -215,6 +229,7 @@ def _train(
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         model = _seeded_model(config, dataset, seed)
         trainer = Trainer(model, dataset, config.training, seed=seed, folder=folder, clock=clock)
+        trainer.on_evaluation = on_evaluation
         if resume:
             trainer.resume()
         trainer.train(show_progress=progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,7 @@ class Trainer:
             model.embedding.register_forward_hook(lambda *_: self.clock.mark("gather"))
         self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim)
         self.position = Position()
+        self.on_evaluation: Callable[[int, dict[str, Any]], None] | None = None
         self.best: dict[str, Tensor] = {}
         self.journal = folder / "metrics.jsonl"
         self.batches_per_epoch = dataset.train.num_batches(settings.batch_size)
@@ -192,6 +193,8 @@ class Trainer:
         bar.advance(position.step, note=f"valid {self.criterion} {averaged[self.criterion]:.4f}")
         best = {f"best.{name}": tensor for name, tensor in self.best.items()}
         save_checkpoint(self.folder, position, self.optimizer.state() | best)
+        if self.on_evaluation:
+            self.on_evaluation(position.step, averaged)
 
     def _measure(self) -> dict[str, Any]:
         self.model.fill_untrained_rows(self.counts)

@@ -1,0 +1,83 @@
+"""Commands that run many trainings: the paper's experiments, and the search for good settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crossrank.cli.app import Json, app, out, say, table_of
+from crossrank.errors import ConfigError
+
+
+@app.command(epilog="Example: crossrank paper polynomials --into docs/paper")
+def paper(
+    name: Annotated[str, typer.Argument(help="An experiment, `list`, or `all`.")],
+    into: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("docs/paper"),
+    quick: Annotated[bool, typer.Option(help="A reduced version, to see that it works.")] = False,
+    data: Annotated[list[str] | None, typer.Option(help="NAME=PATH of a set, such as movielens-1m=ml-1m.zip.")] = None,
+    work: Annotated[Path | None, typer.Option(help="Where datasets and runs are kept.")] = None,
+    search: Annotated[bool, typer.Option(help="Search the settings anew (movielens).")] = False,
+) -> None:
+    """Run an experiment of the paper and write our numbers beside its own."""
+    from crossrank.experiments.paper import EXPERIMENTS, list_experiments, run_all, run_experiment
+
+    places = _places(data or [])
+    if name == "list":
+        table = table_of("experiment", "about", "cost", title="on two cores")
+        for experiment in list_experiments():
+            needs = f" (needs {experiment.needs})" if experiment.needs else ""
+            table.add_row(experiment.name, experiment.about + needs, experiment.cost)
+        out.print(table)
+    elif name == "all":
+        run_all(into, quick=quick, data=places, work=work, say=say)
+    else:
+        needed = EXPERIMENTS[name].needs if name in EXPERIMENTS else ""
+        options = {"data": places.get(needed or "criteo"), "work": work, "search": search or None}
+        run_experiment(name, into, quick=quick, **{key: value for key, value in options.items() if value is not None})
+        say(f"page: {into / name}.md")
+
+
+@app.command(epilog="Example: crossrank tune data/clicks --into searches/first --space dcn-v2 --trials 48")
+def tune(
+    dataset: Annotated[Path, typer.Argument(help="An encoded dataset.")],
+    into: Annotated[Path, typer.Option(help="The folder of the search; an unfinished one is gone on with.")],
+    space: Annotated[str, typer.Option(help="A TOML file, or a model's name for its usual space.")] = "dcn-v2",
+    trials: Annotated[int, typer.Option(help="Trainings in all stages together.")] = 48,
+    stages: Annotated[int, typer.Option(help="Coarse to fine; 1 for a single search.")] = 2,
+    seeds: Annotated[int, typer.Option(help="Final trainings of the winner, measured on the test rows.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    jobs: Annotated[int | None, typer.Option(help="Trials at a time; left out, one for each core.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Search for good settings on the validation rows, coarse to fine, and train the winner with several seeds."""
+    from crossrank.data import EncodedDataset
+    from crossrank.experiments.leaderboard import leaderboard_table
+    from crossrank.experiments.space import default_space
+    from crossrank.experiments.tune import tune as search
+    from crossrank.training.trainer import CRITERIA
+
+    rows = EncodedDataset.open(dataset)
+    where = space if Path(space).suffix == ".toml" else default_space(space)
+    found = search(rows, into, space=where, trials=trials, stages=stages, seed=seed, jobs=jobs, seeds=seeds, say=say)
+    if as_json:
+        print(json.dumps({"winner": found.winner, "summary": found.summary}))
+        return
+    criterion = CRITERIA[rows.schema.label.kind]
+    board = leaderboard_table(found.leaderboard[:10], criterion=criterion)
+    out.print(board, markup=False, highlight=False, soft_wrap=True)
+    spread = found.summary["test"][criterion]
+    out.print(f"winner, test {criterion} over {seeds} seeds: {spread['mean']:.5f} ± {spread['deviation'] or 0:.5f}")
+    say(f"search folder: {into}")
+
+
+def _places(words: list[str]) -> dict[str, Path]:
+    places = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not equals:
+            raise ConfigError(f"--data must read NAME=PATH; got '{word}'.", hint="Example: movielens-1m=ml-1m.zip")
+        places[name] = Path(path)
+    return places

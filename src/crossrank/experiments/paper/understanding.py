@@ -1,0 +1,79 @@
+"""Figures 2 (left) and 5: what DCN-V2 has learned on MovieLens-1M, in its spectrum and its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossrank.evaluation import explain
+from crossrank.evaluation.spectrum import numerical_rank
+from crossrank.experiments.paper.movielens import WORK, committed, split_dataset, table_settings
+from crossrank.experiments.paper.page import Page
+from crossrank.experiments.paper.studies import measure
+from crossrank.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MODEL, TOLERANCES, TOP = "DCN-V2", (0.5, 0.2, 0.1, 0.05, 0.01), 8
+TEXT = [
+    "The first run of DCN-V2 in the table of MovieLens-1M. Singular values of each cross layer's matrix W, divided "
+    "by the largest, as they were drawn and as they were learned; R_T is how many are at least T times the largest.",
+    "Blocks of the first cross layer's W: row i, column j is the Frobenius norm of the block that crosses feature i "
+    "with feature j. The paper finds Gender × UserId and MovieId × UserId among the strongest. A norm does not see how "
+    "large the embedded vectors are; the strength does: how far the cross moves the logit (`crossrank explain`).",
+]
+
+
+def run(*, quick: bool = False, data: Path | None = None, work: Path = WORK) -> Page:
+    """Read the first run of the main table's DCN-V2, training it if it is not there."""
+    work = work / ("movielens-quick" if quick else "movielens")
+    dataset = split_dataset(data, work, 0, quick=quick)
+    settings = [setting for setting in table_settings(committed(), quick=quick) if setting.label == MODEL]
+    measure(dataset, settings, work / "runs-0", seeds=1)
+    opened = Run.open(work / "runs-0" / "dcn-v2" / "seed-0")
+    blocks = [block for selves in (False, True) for block in explain(opened, layer=1, directed=True, selves=selves)]
+    return _page(opened.spectrum, blocks, explain(opened, layer=1), dataset.schema.names)
+
+
+def _page(
+    layers: Sequence[Mapping[str, Any]],
+    blocks: Sequence[Mapping[str, Any]],
+    pairs: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+) -> Page:
+    ranks = [["matrix", *(f"R at T = {tolerance}" for tolerance in TOLERANCES)]]
+    for layer in layers:
+        for kind, name in (("initial", "as drawn"), ("values", "learned")):
+            found = (str(numerical_rank(layer[kind], tolerance)) for tolerance in TOLERANCES)
+            ranks.append([f"layer {layer['layer']}, {name}", *found])
+    crosses = [["cross", "norm", "strength"]]
+    for pair in sorted(pairs, key=lambda pair: -pair["norm"])[:TOP]:
+        crosses.append([f"{pair['left']} × {pair['right']}", f"{pair['norm']:.3f}", f"{pair['strength']:.3f}"])
+
+    def draw(figure: Figure) -> None:
+        figure.set_size_inches(11, 4.4)
+        left, right = figure.subplots(1, 2)
+        for layer in layers:
+            for kind, marker, name in (("initial", "+", "as drawn"), ("values", "x", "learned")):
+                values = [value / layer[kind][0] for value in layer[kind]]
+                left.plot(range(1, len(values) + 1), values, marker, label=f"layer {layer['layer']}, {name}")
+        left.set_xlabel("k")
+        left.set_ylabel("σ_k / σ_1")
+        left.legend()
+        norms = {(block["left"], block["right"]): block["norm"] for block in blocks}
+        image = right.imshow([[norms[row, column] for column in names] for row in names], cmap="Blues")
+        right.set_xticks(range(len(names)), names, rotation=45)
+        right.set_yticks(range(len(names)), names)
+        right.set_title("block norms of the first cross layer")
+        figure.colorbar(image, ax=right)
+
+    return Page(
+        title="What DCN-V2 learns on MovieLens-1M (Figures 2 and 5)",
+        text=TEXT,
+        tables={"Numerical rank:": ranks, "Strongest crosses of the first layer by norm:": crosses},
+        notes=[],
+        values={"spectrum": layers, "blocks": blocks},
+        draw=draw,
+    )

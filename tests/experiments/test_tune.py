@@ -1,0 +1,189 @@
+"""A search that can be stopped, continued and repeated."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from crossrank.errors import ConfigError, MissingExtraError, RunError
+from crossrank.experiments import trials, tune
+from crossrank.experiments.space import Space
+from crossrank.training.trainer import Trainer
+
+pytest.importorskip("optuna")
+pytest.importorskip("matplotlib")
+
+SPACE = {
+    "fixed": {
+        "model": {"name": "dcn-v2", "embedding": {"dim": 4}},
+        "training": {"batch_size": 256, "epochs": 2, "eval_every": 2, "log_every": 2, "patience": 0},
+    },
+    "search": {
+        "training": {"learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}},
+        "model": {"cross": {"num_layers": [1, 2]}, "deep": {"sizes": {"layers": [1, 2], "size": [4, 8]}}},
+    },
+}
+ASKED = {"space": SPACE, "trials": 12, "stages": 2, "finalists": 2, "seeds": 2, "jobs": 1, "say": lambda text: None}
+
+
+@pytest.fixture(scope="module")
+def finished(dataset, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tune") / "search"
+    return tune.tune(dataset, folder, **ASKED)
+
+
+def content(folder: Path) -> list[str]:
+    return [(folder / name).read_text() for name in ("leaderboard.json", "leaderboard.md", "result.json")]
+
+
+def test_a_search_writes_a_leaderboard_a_plot_and_the_winners_test_scores(finished):
+    assert len(finished.leaderboard) == 12
+    scores = [row["score"] for row in finished.leaderboard if row["state"] == "complete"]
+    assert scores == sorted(scores)
+    assert (finished.path / "leaderboard.svg").read_text().startswith("<?xml")
+    result = json.loads((finished.path / "result.json").read_text())
+    assert result["config"] == finished.winner
+    assert len(result["test"]["auc"]["values"]) == 2
+    assert result["test"]["logloss"]["values"][0] != result["test"]["logloss"]["values"][1]
+
+
+def test_the_second_stage_searches_a_smaller_range(finished):
+    rates = {row["number"]: row["values"]["training.learning_rate"] for row in finished.leaderboard}
+    coarse = [rates[number] for number in range(6)]
+    fine = [rates[number] for number in range(6, 12)]
+    assert max(fine) / min(fine) < max(coarse) / min(coarse)
+
+
+def test_a_hopeless_trial_ends_early_however_often_it_was_interrupted(dataset, tmp_path, monkeypatch):
+    values = {"training.learning_rate": 1e-2, "model.cross.num_layers": 1}
+    values |= {"model.deep.sizes:layers": 1, "model.deep.sizes:size": 4}
+    good = {"values": values, "config": {}, "parameters": 1, "flops": 1, "state": "complete", "seconds": 0.0}
+    earlier = [trials.Trial(number=i, score=0.1, curve=[0.1] * 9, **good) for i in range(5)]
+    options = {"dataset": dataset.path, "number": 5, "seed": 0, "space": Space.parse(SPACE), "max_parameters": 10**6}
+    whole, kept, cut = (tmp_path / name for name in ("whole", "kept", "cut"))
+    pruned = trials.run_trial(trials.Task(folder=whole, earlier=earlier, **options))
+    complete = trials.run_trial(trials.Task(folder=kept, earlier=earlier[:4], **options))
+    assert (pruned.state, len(pruned.curve)) == ("pruned", 3)
+    assert (complete.state, len(complete.curve)) == ("complete", 7)
+    assert pruned.score == min(pruned.curve) > 0.1
+
+    step = Trainer._step
+    for stop in (3, 5):  # after the first and after the second evaluation
+
+        def killed(self, batch, stop=stop):
+            if self.position.step == stop:
+                raise KeyboardInterrupt
+            return step(self, batch)
+
+        monkeypatch.setattr(Trainer, "_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trials.run_trial(trials.Task(folder=cut, earlier=earlier, **options))
+    monkeypatch.undo()
+    again = trials.run_trial(trials.Task(folder=cut, earlier=earlier, **options))
+    assert (again.state, again.curve) == (pruned.state, pruned.curve)
+    assert [path.name for path in cut.iterdir()] == ["0005.json"]
+
+
+@pytest.mark.parametrize("killed_at", [3, 50, 130])
+def test_a_killed_search_continues_to_the_same_leaderboard(finished, dataset, tmp_path, monkeypatch, killed_at):
+    step, calls = Trainer._step, []
+
+    def killed(self, batch):
+        calls.append(batch)
+        if len(calls) == killed_at:
+            raise KeyboardInterrupt
+        return step(self, batch)
+
+    monkeypatch.setattr(Trainer, "_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tune.tune(dataset, tmp_path / "search", **ASKED)
+    assert not (tmp_path / "search" / "result.json").exists()
+    before = len(calls)
+    tune.tune(dataset, tmp_path / "search", **ASKED)
+    assert len(calls) > before
+    assert content(tmp_path / "search") == content(finished.path)
+
+
+@pytest.mark.slow
+def test_parallel_trials_give_the_same_leaderboard(finished, dataset, tmp_path):
+    tune.tune(dataset, tmp_path / "search", **ASKED | {"jobs": 2})
+    assert content(tmp_path / "search") == content(finished.path)
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_outright_leaves_no_worker_and_continues(finished, dataset, tmp_path):
+    folder = tmp_path / "search"
+    asked = {key: value for key, value in ASKED.items() if key != "say"} | {"jobs": 2}
+    program = f"""
+from crossrank.experiments.tune import tune
+if __name__ == "__main__":
+    tune({str(dataset.path)!r}, {str(folder)!r}, **{asked!r})
+"""
+    (tmp_path / "search.py").write_text(program)
+    process = subprocess.Popen([sys.executable, tmp_path / "search.py"])
+    while not list(folder.glob("trials/*.json")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    time.sleep(1)
+    left = sorted(path.name for path in folder.glob("trials/*.json"))
+    time.sleep(1)
+    assert sorted(path.name for path in folder.glob("trials/*.json")) == left
+    assert len(left) < 12
+    tune.tune(dataset, folder, **ASKED)
+    assert content(folder) == content(finished.path)
+
+
+def test_a_finished_search_is_not_trained_again(finished, dataset, monkeypatch):
+    monkeypatch.setattr(trials, "train", None)
+    assert tune.tune(dataset, finished.path, **ASKED).leaderboard == finished.leaderboard
+
+
+def test_no_trial_sees_the_test_rows(dataset, tmp_path, monkeypatch):
+    train, looked = trials.train, []
+    monkeypatch.setattr(
+        trials, "train", lambda *args, **options: looked.append(options["test"]) or train(*args, **options)
+    )
+    tune.tune(dataset, tmp_path / "search", **ASKED | {"trials": 2, "stages": 1})
+    assert looked and not any(looked)
+
+
+def test_another_search_in_the_same_folder_is_refused(finished, dataset):
+    with pytest.raises(RunError, match=r"another trials, seed\."):
+        tune.tune(dataset, finished.path, **ASKED | {"trials": 13, "seed": 1})
+
+
+def test_settings_above_the_cap_are_not_tried(dataset, tmp_path):
+    result = tune.tune(dataset, tmp_path / "a", **ASKED | {"trials": 6, "stages": 1, "max_parameters": 1500})
+    assert {row["parameters"] <= 1500 for row in result.leaderboard} == {True}
+    with pytest.raises(ConfigError, match="at most 10 parameters"):
+        tune.tune(dataset, tmp_path / "b", **ASKED | {"max_parameters": 10})
+
+
+def test_a_mistake_in_the_space_is_named(dataset, tmp_path):
+    space = {"search": {"training": {"learning_rte": [0.1]}}}
+    with pytest.raises(ConfigError, match="learning_rate"):
+        tune.tune(dataset, tmp_path / "a", **ASKED | {"space": space})
+
+
+def test_diverged_trials_are_listed_last(dataset, tmp_path):
+    space = {"fixed": SPACE["fixed"], "search": {"training": {"learning_rate": [1e-3, 1e30]}}}
+    result = tune.tune(dataset, tmp_path / "a", **ASKED | {"space": space, "trials": 6, "stages": 1, "seed": 2})
+    states = [row["state"] for row in result.leaderboard]
+    assert states[0] == "complete" and states[-1] == "failed"
+    assert all(
+        row["values"]["training.learning_rate"] == 1e30 for row in result.leaderboard if row["state"] == "failed"
+    )
+
+
+def test_the_extra_is_asked_for_before_anything_is_done(dataset, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingExtraError, match=r"crossrank\[tune\]"):
+        tune.tune(dataset, tmp_path / "a", **ASKED)
+    assert not (tmp_path / "a").exists()
