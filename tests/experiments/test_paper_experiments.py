@@ -18,6 +18,7 @@ from crossrank.experiments.paper import (
     polynomials,
     run_experiment,
 )
+from crossrank.experiments.paper.fitting import model_size
 from crossrank.experiments.paper.page import Page, write_page
 
 pytest.importorskip("matplotlib")
@@ -34,6 +35,7 @@ def test_an_experiment_writes_a_page_numbers_and_a_figure(tmp_path):
     page = run_experiment("theorems", tmp_path, quick=True)
     text = (tmp_path / "theorems.md").read_text()
     assert text.startswith(f"# {page.title}\n")
+    assert "The quick version" in text
     assert "`crossrank paper theorems --quick`" in text and f"crossrank {crossrank.__version__}" in text
     assert "![Theorems 1 and 2: a cross network is a polynomial](theorems.svg)" in text
     values = json.loads((tmp_path / "theorems.json").read_text())
@@ -63,11 +65,12 @@ def test_an_experiment_does_not_touch_the_callers_random_numbers(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_the_table_of_polynomials_has_our_numbers_beside_the_papers(tmp_path):
+def test_the_table_of_polynomials_has_our_numbers_beside_the_papers(tmp_path, monkeypatch):
     found = {"rmse": {"mean": 1.5e-3, "deviation": 2e-4, "values": [1.5e-3]}, "size": 24}
-    models = ("DCN", "DCN (V1 layer)", "DCN-V2", "DNN", "DNN (large)")
-    page = polynomials._page({name: dict.fromkeys(models, found) for name in polynomials.PAPER})
+    monkeypatch.setattr(polynomials, "fit", lambda cell: found)
+    page = polynomials.run(quick=True)
     write_page(page, tmp_path, "polynomials", command="crossrank paper polynomials", seconds=1)
+    assert "quick version" not in (tmp_path / "polynomials.md").read_text()
     (table,) = page.tables.values()
     assert ["f2", "DCN-V2", "1.50e-03 ± 2e-04", "4.5e-15", "24", "15"] in list(map(list, table))
     assert ["f1", "DCN (V1 layer)", "1.50e-03 ± 2e-04", "", "24", ""] in list(map(list, table))
@@ -76,12 +79,14 @@ def test_the_table_of_polynomials_has_our_numbers_beside_the_papers(tmp_path):
 
 @pytest.mark.parametrize(("module", "rows"), [(combined, 4), (homogeneous, 5)])
 def test_fits_of_every_depth_make_a_table_and_a_figure(module, rows, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "fit_fresh", lambda make, function, **options: [make()(torch.ones(1, 50)).numel()] * 2)
+    monkeypatch.setattr(module, "fit_fresh", lambda make, function, **options: [float(model_size(make()))] * 2)
     page: Page = module.run(quick=True)
     write_page(page, tmp_path, "name", command="crossrank paper name", seconds=1)
     for table in page.tables.values():
         assert {len(row) for row in table} == {1 + len(module.DEPTHS)}
         assert len(table) == 1 + rows
+        sizes = [float(cell.partition(" ")[0]) for cell in table[1][1:]]
+        assert sizes == sorted(sizes) and sizes[0] < sizes[-1], "deeper networks stand further right"
     assert "<svg" in (tmp_path / "name.svg").read_text()
 
 

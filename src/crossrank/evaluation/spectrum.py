@@ -79,7 +79,7 @@ def measure_spectra(model: Model, rows: Split) -> list[dict[str, Any]]:
     for number, network in enumerate(networks, start=1):
         for depth, layer in enumerate(network.layers, start=1):
             weight = mean_matrix(layer, seen[layer][1])
-            matrices = {"values": weight, "used": usage(weight, *seen[layer]).weight.float()}
+            matrices = {"values": weight.double(), "used": usage(weight, *seen[layer]).weight}
             values = {name: torch.linalg.svdvals(matrix).tolist() for name, matrix in matrices.items()}
             found.append({"network": number, "layer": depth, **values})
     return found

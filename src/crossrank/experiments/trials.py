@@ -7,12 +7,9 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import torch
 
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError
@@ -100,21 +97,22 @@ def run_trial(task: Task) -> Trial:
 
 
 def train_or_resume(dataset: EncodedDataset, into: Path, config: Config, *, seed: int, **options: Any) -> Run:
-    """A run that never looks at the test rows: as it stands, resumed, or trained; on one thread."""
+    """A run that never looks at the test rows: as it stands, resumed, or trained."""
     if (into / "run.json").is_file():
         return Run.open(into)
     partial = into.with_name(into.name + ".partial")
-    with _one_thread():
-        return train(
-            dataset,
-            into=into,
-            config=config,
-            seed=seed,
-            test=False,
-            progress=False,
-            resume=has_checkpoint(partial),
-            **options,
-        )
+    resume = has_checkpoint(partial) and (partial / "plan.json").is_file()  # without its plan, it died while finishing
+    return train(
+        dataset,
+        into=into,
+        config=config,
+        seed=seed,
+        test=False,
+        progress=False,
+        resume=resume,
+        overwrite=not resume,
+        **options,
+    )
 
 
 def _study(task: Task) -> optuna.Study:
@@ -208,14 +206,3 @@ def _train(
 def _curve(journal: Path, criterion: str) -> list[float]:
     lines = map(json.loads, journal.read_text(encoding="utf-8").splitlines())
     return [line["valid"][criterion] for line in lines if "valid" in line]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The same sums whatever else runs, so that the number of parallel trials changes no result."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -17,15 +17,10 @@ of its own, but neither on how many trials run at a time nor on when the search 
 from __future__ import annotations
 
 import dataclasses
-import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import Thread
-from typing import Any, TypeAlias
+from typing import Any
 
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, MissingExtraError, RunError
@@ -40,6 +35,7 @@ from crossrank.experiments.leaderboard import (
     pareto_front,
     ranked,
 )
+from crossrank.experiments.processes import Map, workers
 from crossrank.experiments.space import Space
 from crossrank.experiments.trials import Task, Trial, run_trial, train_or_resume
 from crossrank.files import write_json, write_text, writing
@@ -51,8 +47,6 @@ from crossrank.training.trainer import CRITERIA
 MAX_PARAMETERS = 1024**2 * 5  # the paper's cap, without embeddings
 GROUP = 8  # trials that know nothing of each other; part of what a seed means
 LEADERS, FEWEST_LEADERS = 0.25, 3  # the share of the trials around which a finer stage looks
-
-Map: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +113,7 @@ def tune(
             raise ConfigError(f"{name} must be at least 1; got {value}.")
     plan = {"space": space.to_dict(), "trials": trials, "stages": stages, "seed": seed, "finalists": finalists}
     plan |= {"seeds": seeds, "max_parameters": max_parameters, "data_fingerprint": dataset.fingerprint}
-    with writing(into, RunError), _workers(jobs or os.cpu_count() or 1) as each:
+    with writing(into, RunError), workers(jobs) as each:
         _claim(into, plan)
         search = _Search(into, dataset, seed, max_parameters, each, say)
         found = search.trials(space, trials, stages)
@@ -154,31 +148,6 @@ def _claim(into: Path, plan: dict[str, Any]) -> None:
             hint="Give the same arguments to go on with it, or choose another folder.",
         )
     write_json(file, plan)
-
-
-@contextmanager
-def _workers(jobs: int) -> Iterator[Map]:
-    """A map over processes, or the plain one."""
-    if jobs == 1:
-        yield map
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_end_with_parent) as pool:
-        try:
-            yield pool.map
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _end_with_parent() -> None:
-    """A worker whose search was killed must not go on writing into a folder where the next one has begun."""
-
-    def wait() -> None:
-        if (parent := parent_process()) is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=wait, daemon=True).start()
 
 
 @dataclasses.dataclass(frozen=True)

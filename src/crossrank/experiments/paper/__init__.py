@@ -99,7 +99,8 @@ def run_experiment(name: str, into: Path | str = FOLDER, *, quick: bool = False,
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         page = function(quick=quick, **options)
-    write_page(page, Path(into), name, command=_command(name, quick, options), seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    write_page(page, Path(into), name, command=_command(name, quick, options), seconds=seconds, quick=quick)
     return page
 
 

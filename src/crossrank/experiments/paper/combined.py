@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from crossrank.experiments.figures import lines
 from crossrank.experiments.paper.fitting import RandomPolynomials, fit_fresh, shown, spread
 from crossrank.experiments.paper.homogeneous import models
 from crossrank.experiments.paper.page import Page
+from crossrank.experiments.processes import workers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,26 +48,39 @@ class CombinedFunction:
         return self.polynomials(x) + sine + NOISE * torch.randn(x.shape[:2], generator=self.generator)
 
 
+class Cell(NamedTuple):
+    """A model at a depth."""
+
+    depth: int
+    model: str
+    runs: int
+    steps: int
+
+
+def fit(cell: Cell) -> dict[str, Any]:
+    """Fit one cell, on the same functions as every other."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    make, learning_rate = models(INPUT_DIM, cell.depth)[cell.model]
+    errors = fit_fresh(
+        make,
+        CombinedFunction(runs=cell.runs, generator=generator),
+        input_dim=INPUT_DIM,
+        runs=cell.runs,
+        steps=cell.steps,
+        learning_rate=learning_rate,
+        generator=generator,
+    )
+    return spread(errors)
+
+
 def run(*, quick: bool = False) -> Page:
     """Fit DCN-V2 and a DNN at every depth."""
-    runs, steps = (2, 150) if quick else (RUNS, STEPS)
-    values: dict[str, list[dict[str, Any]]] = {name: [] for name in PAPER}
-    for depth in DEPTHS:
-        for name in PAPER:
-            make, learning_rate = models(INPUT_DIM, depth)[name]
-            generator = torch.Generator().manual_seed(0)  # the same functions for every model and depth
-            function = CombinedFunction(runs=runs, generator=generator)
-            errors = fit_fresh(
-                make,
-                function,
-                input_dim=INPUT_DIM,
-                runs=runs,
-                steps=steps,
-                learning_rate=learning_rate,
-                generator=generator,
-            )
-            values[name].append(spread(errors))
-    return _page(values, steps)
+    runs, steps = (2, 100) if quick else (RUNS, STEPS)
+    cells = [Cell(depth, name, runs, steps) for depth in DEPTHS[::-1] for name in PAPER]
+    with workers(1 if quick else None) as each:  # the deepest, which take longest, first
+        found = dict(zip(cells, each(fit, cells), strict=True))
+    return _page({name: [found[Cell(depth, name, runs, steps)] for depth in DEPTHS] for name in PAPER}, steps)
 
 
 def _page(values: dict[str, list[dict[str, Any]]], steps: int) -> Page:

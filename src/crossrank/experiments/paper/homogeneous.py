@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,7 @@ from crossrank.experiments.paper.fitting import (
     spread,
 )
 from crossrank.experiments.paper.page import Page
+from crossrank.experiments.processes import workers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +36,10 @@ TEXT = [
     "The paper shows a figure without numbers; what it says of it: x0 ⊙ (W x) alone models order n at layer n - 1 and "
     "degrades elsewhere, bias and residual close the gap between the layers, DCN fails.",
 ]
+NOTES = [
+    "At order 4 the networks with a residual are not trained to the end: in a trial, three times the steps brought "
+    "DCN-V2 with three layers from 0.20 to 0.14.",
+]
 
 
 def models(input_dim: int, num_layers: int) -> dict[str, tuple[MakeModel, float]]:
@@ -49,26 +54,44 @@ def models(input_dim: int, num_layers: int) -> dict[str, tuple[MakeModel, float]
     }
 
 
+class Cell(NamedTuple):
+    """A model at a depth."""
+
+    order: int
+    depth: int
+    model: str
+    runs: int
+    steps: int
+
+
+def fit(cell: Cell) -> dict[str, Any]:
+    """Fit one cell, on the same polynomials as every other of its order."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(cell.order)
+    make, learning_rate = models(INPUT_DIM, cell.depth)[cell.model]
+    errors = fit_fresh(
+        make,
+        RandomPolynomials(INPUT_DIM, {cell.order: NUM_TERMS}, runs=cell.runs, generator=generator),
+        input_dim=INPUT_DIM,
+        runs=cell.runs,
+        steps=cell.steps,
+        learning_rate=learning_rate,
+        generator=generator,
+    )
+    return spread(errors)
+
+
 def run(*, quick: bool = False) -> Page:
     """Fit every model at every depth."""
-    runs, steps = (2, 150) if quick else (RUNS, STEPS)
-    values: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for order in ORDERS:
-        found: dict[str, list[dict[str, Any]]] = {}
-        for depth in DEPTHS:
-            for name, (make, learning_rate) in models(INPUT_DIM, depth).items():
-                generator = torch.Generator().manual_seed(order)  # the same polynomials for every model and depth
-                errors = fit_fresh(
-                    make,
-                    RandomPolynomials(INPUT_DIM, {order: NUM_TERMS}, runs=runs, generator=generator),
-                    input_dim=INPUT_DIM,
-                    runs=runs,
-                    steps=steps,
-                    learning_rate=learning_rate,
-                    generator=generator,
-                )
-                found.setdefault(name, []).append(spread(errors))
-        values[f"order {order}"] = found
+    runs, steps = (2, 100) if quick else (RUNS, STEPS)
+    names = list(models(INPUT_DIM, 1))
+    cells = [Cell(order, depth, name, runs, steps) for depth in DEPTHS[::-1] for order in ORDERS for name in names]
+    with workers(1 if quick else None) as each:  # the deepest, which take longest, first
+        found = dict(zip(cells, each(fit, cells), strict=True))
+    values = {
+        f"order {order}": {name: [found[Cell(order, depth, name, runs, steps)] for depth in DEPTHS] for name in names}
+        for order in ORDERS
+    }
     return _page(values, steps)
 
 
@@ -90,7 +113,7 @@ def _page(values: dict[str, dict[str, list[dict[str, Any]]]], steps: int) -> Pag
         title="Homogeneous polynomials of order 3 and 4 (Figure 3)",
         text=[paragraph.format(steps=steps) for paragraph in TEXT],
         tables=tables,
-        notes=[],
+        notes=NOTES,
         values={"depths": DEPTHS, **values},
         draw=draw,
     )

@@ -14,6 +14,9 @@ from crossrank.files import write_json, write_text, writing
 from crossrank.models.cost import markdown_table
 from crossrank.runs.run import describe_machine
 
+QUICK = (
+    "**The quick version: few rows, few steps, few runs. It shows that everything works; its numbers mean nothing.**"
+)
 Table = Sequence[Sequence[str]]  # the header first
 
 
@@ -38,13 +41,14 @@ class Page:
     draw: Draw
 
 
-def write_page(page: Page, into: Path, name: str, *, command: str, seconds: float) -> None:
+def write_page(page: Page, into: Path, name: str, *, command: str, seconds: float, quick: bool = False) -> None:
     """Write NAME.md, NAME.json and NAME.svg into a folder."""
     machine = {"crossrank": crossrank.__version__, **describe_machine()}
     made = f"Made by `{command}` in {seconds:,.0f} seconds ({', '.join(f'{k} {v}' for k, v in machine.items())})."
     tables = [part for caption, table in page.tables.items() for part in (caption, markdown_table(table))]
     notes = "\n".join(f"- {note}" for note in page.notes)
-    parts = [f"# {page.title}", made, *page.text, *tables, f"![{page.title}]({name}.svg)", notes]
+    warning = QUICK if quick else ""
+    parts = [f"# {page.title}", made, warning, *page.text, *tables, f"![{page.title}]({name}.svg)", notes]
     with writing(into, RunError):
         into.mkdir(parents=True, exist_ok=True)
         write_text(into / f"{name}.md", "\n\n".join(filter(None, parts)) + "\n")

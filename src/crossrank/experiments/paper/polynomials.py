@@ -22,6 +22,7 @@ from crossrank.experiments.paper.fitting import (
     spread,
 )
 from crossrank.experiments.paper.page import Page
+from crossrank.experiments.processes import workers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,21 +112,40 @@ def quadratic(x: Tensor, matrices: Tensor) -> Tensor:
     return (x @ matrices * x).sum(dim=-1)
 
 
+CROSS: dict[str, Callable[[int], nn.Sequential]] = {
+    "DCN": lambda dim: dcn_model(dim, 1),
+    "DCN (V1 layer)": lambda dim: cross_model(dim, 1, layer="vector"),
+    "DCN-V2": lambda dim: cross_model(dim, 1),
+}
+MODELS = (*CROSS, "DNN", "DNN (large)")
+
+
+class Cell(NamedTuple):
+    """A model on a function."""
+
+    function: str
+    model: str
+    runs: int
+    quick: bool
+
+
+def fit(cell: Cell) -> dict[str, Any]:
+    """Fit one cell, on the same functions as every other."""
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
+    matrices = torch.stack([matrix(cell.function, generator) for _ in range(cell.runs)])  # (R, d, d)
+    if cell.model in CROSS:
+        return _exact(CROSS[cell.model], matrices, generator)
+    return _deep(cell.function, cell.model, matrices, generator, quick=cell.quick)
+
+
 def run(*, quick: bool = False) -> Page:
     """Fit f1, f2 and f3 with every model."""
-    generator = torch.Generator().manual_seed(0)
-    runs = 2 if quick else RUNS
-    values: dict[str, dict[str, Any]] = {}
-    for name in PAPER:
-        matrices = torch.stack([matrix(name, generator) for _ in range(runs)])  # (R, d, d)
-        values[name] = {
-            "DCN": _exact(lambda d: dcn_model(d, 1), matrices, generator),
-            "DCN (V1 layer)": _exact(lambda d: cross_model(d, 1, layer="vector"), matrices, generator),
-            "DCN-V2": _exact(lambda d: cross_model(d, 1), matrices, generator),
-        }
-        for model in TRAININGS[name]:
-            values[name][model] = _deep(name, model, matrices, generator, quick=quick)
-    return _page(values)
+    runs = 1 if quick else RUNS
+    cells = [Cell(name, model, runs, quick) for name in reversed(PAPER) for model in reversed(MODELS)]
+    with workers(1 if quick else None) as each:  # the largest, which take longest, first
+        found = dict(zip(cells, each(fit, cells), strict=True))
+    return _page({name: {model: found[Cell(name, model, runs, quick)] for model in MODELS} for name in PAPER})
 
 
 def _exact(make: Callable[[int], nn.Sequential], matrices: Tensor, generator: torch.Generator) -> dict[str, Any]:

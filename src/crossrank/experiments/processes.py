@@ -1,0 +1,53 @@
+"""Work that is spread over processes, on one thread each: the same sums whatever else runs at the same time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from threading import Thread
+from typing import Any, TypeAlias
+
+import torch
+
+Map: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+@contextmanager
+def workers(jobs: int | None = None) -> Iterator[Map]:
+    """A map over as many processes, one for each core where left out; for one job the plain map of this process."""
+    jobs = jobs or os.cpu_count() or 1
+    if jobs == 1:
+        with one_thread():
+            yield map
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin) as pool:
+        try:
+            yield pool.map
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _begin() -> None:
+    """A worker ends with its parent, lest it go on writing where the next call has begun."""
+
+    def wait() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    torch.set_num_threads(1)
+    Thread(target=wait, daemon=True).start()
