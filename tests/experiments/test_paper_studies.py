@@ -120,7 +120,7 @@ def test_the_table_of_movielens_has_both_protocols(small_table, tmp_path):
     assert splits[3][2] == "+0.0000 ± 0.0000", "the same model on the same splits"
     assert len(page.values["models"]["DNN"]["logloss_over_splits"]["values"]) == 2
     text = (tmp_path / "pages/movielens.md").read_text()
-    assert "not met" in text and "`crossrank paper movielens --quick --data ml-1m.zip`" in text
+    assert "not met" in text and "`crossrank paper movielens --quick --data movielens-1m=ml-1m.zip`" in text
 
 
 def test_what_dcn_v2_learned_is_shown_by_rank_and_block(small_table, dataset, tmp_path):

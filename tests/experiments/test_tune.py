@@ -13,6 +13,7 @@ import pytest
 from crossrank.errors import ConfigError, MissingExtraError, RunError
 from crossrank.experiments import trials, tune
 from crossrank.experiments.space import Space
+from crossrank.training import trainer
 from crossrank.training.trainer import Trainer
 
 pytest.importorskip("optuna")
@@ -72,15 +73,16 @@ def test_a_hopeless_trial_ends_early_however_often_it_was_interrupted(dataset, t
     assert (complete.state, len(complete.curve)) == ("complete", 7)
     assert pruned.score == min(pruned.curve) > 0.1
 
-    step = Trainer._step
-    for stop in (3, 5):  # after the first and after the second evaluation
+    save = trainer.save_checkpoint
 
-        def killed(self, batch, stop=stop):
-            if self.position.step == stop:
+    for place in (1, 2, 3):  # at the third evaluation it is given up
+
+        def killed(folder, position, tensors, step=2 * place):
+            save(folder, position, tensors)
+            if position.step == step:
                 raise KeyboardInterrupt
-            return step(self, batch)
 
-        monkeypatch.setattr(Trainer, "_step", killed)
+        monkeypatch.setattr(trainer, "save_checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):
             trials.run_trial(trials.Task(folder=cut, earlier=earlier, **options))
     monkeypatch.undo()

@@ -181,18 +181,18 @@ def _train(
     criterion = CRITERIA[dataset.schema.label.kind]
     curve: list[float] = []
 
-    def on_evaluation(step: int, metrics: dict[str, Any]) -> None:
-        # From the journal, not from memory, because a resumed training has evaluations behind it.
-        reported = len(curve)
-        curve[:] = _curve(partial / "metrics.jsonl", criterion)
-        for i in range(reported, len(curve)):
-            asked.report(curve[i], i)
-        if asked.should_prune():
-            raise optuna.TrialPruned
+    def follow(*_: Any) -> None:
+        # From the journal, not from what is handed in: a resumed training has evaluations behind it.
+        for score in _curve(partial / "metrics.jsonl", criterion)[len(curve) :]:
+            asked.report(score, len(curve))
+            curve.append(score)
+            if asked.should_prune():
+                raise optuna.TrialPruned
 
     state: State = "complete"
     try:
-        run = train_or_resume(dataset, into, config, seed=task.seed, on_evaluation=on_evaluation)
+        follow()
+        run = train_or_resume(dataset, into, config, seed=task.seed, on_evaluation=follow)
         score = run.report["valid"][criterion]
     except optuna.TrialPruned:
         state, score = "pruned", min(curve)
@@ -204,5 +204,6 @@ def _train(
 
 
 def _curve(journal: Path, criterion: str) -> list[float]:
-    lines = map(json.loads, journal.read_text(encoding="utf-8").splitlines())
+    text = journal.read_text(encoding="utf-8") if journal.is_file() else ""
+    lines = map(json.loads, text[: text.rfind("\n") + 1].splitlines())  # a kill may have cut the last line
     return [line["valid"][criterion] for line in lines if "valid" in line]

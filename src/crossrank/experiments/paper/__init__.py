@@ -138,6 +138,8 @@ def run_all(
 def _command(name: str, quick: bool, options: Mapping[str, Any]) -> str:
     """The command line that repeats an experiment; where a file lay is nobody's business."""
     words = ["crossrank paper", name, *(["--quick"] if quick else [])]
-    words += [f"--data {Path(options['data']).name}"] if options.get("data") else []
+    words += (
+        [f"--data {EXPERIMENTS[name].needs or 'criteo'}={Path(options['data']).name}"] if options.get("data") else []
+    )
     words += ["--search"] if options.get("search") else []
     return " ".join(words)

@@ -133,7 +133,9 @@ def split_dataset(data: Path | None, work: Path, split: int, *, quick: bool) -> 
     folder = work / f"split-{split}"
     if not (folder / "manifest.json").is_file():
         if data is None:
-            raise ConfigError("This experiment needs MovieLens-1M; got no path.", hint="Pass --data ml-1m.zip.")
+            raise ConfigError(
+                "This experiment needs MovieLens-1M; got no path.", hint="Pass --data movielens-1m=ml-1m.zip."
+            )
         table = movielens.open_set(data)
         if quick:
             table = open_table(table.head(QUICK_ROWS))
