@@ -64,10 +64,39 @@ class Contender(NamedTuple):
     bfloat16: bool = False
 
 
+class Plan(NamedTuple):
+    """How long to measure, by which clock, and where the rows lie."""
+
+    folder: Path
+    turns: int  # of each contender
+    num_windows: int  # of a turn, after the first, which warms up
+    processor_time: bool
+
+    def job(self, shape: Shape, sizes: list[int], batch_size: int, window: int) -> dict[str, Any]:
+        """A job as ``rivals/job.py`` reads it, with its rows written."""
+        write_rows(self.folder, sizes, (1 + self.num_windows) * window * batch_size)
+        return {
+            "folder": str(self.folder),
+            "vocab_sizes": sizes,
+            "embedding_dim": shape.embedding_dim,
+            "num_layers": shape.num_layers,
+            "deep_sizes": shape.deep_sizes,
+            "batch_size": batch_size,
+            "window": window,
+            "num_windows": self.num_windows,
+            "processor_time": self.processor_time,
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one short turn each; read it as a rough ratio")
     parser.add_argument("--envs", type=Path, default=HERE.parent / ".bench", help="where the environments are kept")
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="one thread each and the processor's time in place of the clock's, for a machine that others keep busy",
+    )
     arguments = parser.parse_args()
     here = Path(sys.executable)
     contenders = {OURS: Contender("train_crossrank", here)}
@@ -76,12 +105,14 @@ def main() -> None:
     for name, switch in BFLOAT16.items():
         contenders[f"{RIVALS[name]}, {switch}"] = contenders[RIVALS[name]]._replace(bfloat16=True)
     contenders |= {f"bound, {kind}": Contender("bound", here, kind == "bfloat16") for kind in ("float32", "bfloat16")}
-    turns, num_windows = (1, 1) if arguments.quick else (2, 3)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=arguments.envs) as folder:
-        compare(contenders, Path(folder), turns, num_windows)
-        grow(contenders[OURS], Path(folder), turns, num_windows)
-    print(f"\n{processor()}, 2 threads, Python {platform.python_version()}, {TORCH}; ", end="")
+        turns, num_windows = (1, 1) if arguments.quick else (2, 3)
+        plan = Plan(Path(folder), turns, num_windows, arguments.processor_time)
+        compare(contenders, plan)
+        grow(contenders[OURS], plan)
+    clock = "processor time of one thread" if plan.processor_time else "two threads"
+    print(f"\n{processor()}, Python {platform.python_version()}, {TORCH}; {clock}, ", end="")
     print(f"median of {turns * num_windows} windows; {(time.perf_counter() - started) / 60:.0f} minutes in all.")
 
 
@@ -100,7 +131,7 @@ def environment(name: str, envs: Path) -> Path:
     return python
 
 
-def compare(contenders: dict[str, Contender], folder: Path, turns: int, num_windows: int) -> None:
+def compare(contenders: dict[str, Contender], plan: Plan) -> None:
     """A line for each contender, a column for each shape and batch size."""
     sizes = list(SIZES.values())
     heads: list[str] = []
@@ -108,12 +139,11 @@ def compare(contenders: dict[str, Contender], folder: Path, turns: int, num_wind
     for shape in SHAPES:
         for batch_size, window in shape.windows.items():
             heads.append(f"{shape.title}: batch {batch_size:,}")
-            write_rows(folder, sizes, (1 + num_windows) * window * batch_size)
-            job = describe(shape, sizes, batch_size, window, num_windows)
+            job = plan.job(shape, sizes, batch_size, window)
             speeds: dict[str, list[float]] = {name: [] for name in contenders}
-            for _ in range(turns):
+            for _ in range(plan.turns):
                 for name, contender in contenders.items():
-                    speeds[name] += run(contender, job, folder)
+                    speeds[name] += run(contender, job)
             columns.append({name: statistics.median(values) for name, values in speeds.items()})
     print(f"Samples per second, {sum(sizes) / 1e6:.1f} M embedding rows\n")
     print_row(["", *heads])
@@ -126,7 +156,7 @@ def compare(contenders: dict[str, Contender], folder: Path, turns: int, num_wind
         print_row([f"crossrank over the best {title}", *(f"{ratio:.2f} x" for ratio in ratios)])
 
 
-def grow(ours: Contender, folder: Path, turns: int, num_windows: int) -> None:
+def grow(ours: Contender, plan: Plan) -> None:
     """The time of our step for tables of very different size, batch 512."""
     print("\nMilliseconds of a step, batch 512\n")
     print_row(["shape", *(f"{name} rows" for name in GROWTH), "growth"])
@@ -134,28 +164,13 @@ def grow(ours: Contender, folder: Path, turns: int, num_windows: int) -> None:
     batch_size = 512
     for shape in SHAPES:
         times: dict[str, list[float]] = {name: [] for name in GROWTH}
-        for _ in range(turns):
+        for _ in range(plan.turns):
             for name, num_rows in GROWTH.items():
                 sizes = [max(round(size * num_rows / sum(SIZES.values())), 4) for size in SIZES.values()]
-                window = shape.windows[batch_size] * 2
-                write_rows(folder, sizes, (1 + num_windows) * window * batch_size)
-                speeds = run(ours, describe(shape, sizes, batch_size, window, num_windows), folder)
+                speeds = run(ours, plan.job(shape, sizes, batch_size, 2 * shape.windows[batch_size]))
                 times[name] += [1000 * batch_size / speed for speed in speeds]
         first, *_, last = medians = [statistics.median(values) for values in times.values()]
         print_row([shape.title, *(f"{value:.1f}" for value in medians), f"{last / first - 1:+.0%}"])
-
-
-def describe(shape: Shape, sizes: list[int], batch_size: int, window: int, num_windows: int) -> dict[str, Any]:
-    """A job as ``rivals/job.py`` reads it, but for the place of the rows."""
-    return {
-        "vocab_sizes": sizes,
-        "embedding_dim": shape.embedding_dim,
-        "num_layers": shape.num_layers,
-        "deep_sizes": shape.deep_sizes,
-        "batch_size": batch_size,
-        "window": window,
-        "num_windows": num_windows,
-    }
 
 
 def write_rows(folder: Path, sizes: list[int], num_rows: int) -> None:
@@ -172,12 +187,13 @@ def write_rows(folder: Path, sizes: list[int], num_rows: int) -> None:
     np.save(folder / "labels.npy", (random.random(num_rows) < 0.25).astype(np.float32))
 
 
-def run(contender: Contender, job: dict[str, Any], folder: Path) -> list[float]:
+def run(contender: Contender, job: dict[str, Any]) -> list[float]:
     """Samples per second of each window of one turn."""
-    path = folder / "job.json"
-    path.write_text(json.dumps(job | {"folder": str(folder), "bfloat16": contender.bfloat16}), encoding="utf-8")
+    path = Path(job["folder"]) / "job.json"
+    path.write_text(json.dumps(job | {"bfloat16": contender.bfloat16}), encoding="utf-8")
     script = HERE / "rivals" / f"{contender.script}.py"
-    variables = os.environ | {"OMP_NUM_THREADS": "2", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}  # the latter for RecBole
+    threads = "1" if job["processor_time"] else "2"
+    variables = os.environ | {"OMP_NUM_THREADS": threads, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}  # for RecBole
     done = subprocess.run(
         [str(contender.python), str(script), str(path)], env=variables, capture_output=True, text=True
     )
