@@ -123,6 +123,16 @@ def test_the_table_of_movielens_has_both_protocols(small_table, tmp_path):
     assert "not met" in text and "`crossrank paper movielens --quick --data movielens-1m=ml-1m.zip`" in text
 
 
+def test_a_search_finds_settings_for_the_table(dataset, tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(movielens, "committed", lambda: {"DNN": TINY})
+    settings = movielens.searched(dataset, tmp_path, quick=True)
+    assert json.loads((tmp_path / "settings.json").read_text()) == settings
+    config = Config.parse(settings["DNN"])
+    assert config.model.name == "dnn" and config.training.learning_rate != 1e-3
+    assert (tmp_path / "search" / "dnn" / "leaderboard.json").is_file()
+
+
 def test_what_dcn_v2_learned_is_shown_by_rank_and_block(small_table, dataset, tmp_path):
     page = run_experiment("understanding", tmp_path, quick=True, work=tmp_path / "work")
     run = Run.open(tmp_path / "work/movielens-quick/runs-0/dcn-v2/seed-0")

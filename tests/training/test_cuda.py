@@ -97,7 +97,13 @@ def test_fifty_steps_equal_the_reference(shape, device) -> None:
     """8 batches an epoch, the last of them short, so every epoch ends with a padded one."""
     split = rows(250, weighted=shape == "stacked")
     settings = TrainingSettings(
-        batch_size=32, learning_rate=0.01, clip_norm=0.5, l2=1e-3, precision="float32", average_decay=0.95
+        tables="lazy",
+        batch_size=32,
+        learning_rate=0.01,
+        clip_norm=0.5,
+        l2=1e-3,
+        precision="float32",
+        average_decay=0.95,
     )
     model = model_of(SHAPES[shape])
     other = copy.deepcopy(model)
@@ -129,7 +135,7 @@ def test_bags_and_dense_tables_equal_the_reference(tables, device) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_padding_stays_zero(device) -> None:
-    split, settings = rows(100), TrainingSettings(batch_size=32, learning_rate=0.01, precision="float32")
+    split, settings = rows(100), TrainingSettings(tables="lazy", batch_size=32, learning_rate=0.01, precision="float32")
     training = start(model_of(SHAPES["stacked"]), split, settings, device)
     on_device(training, 12)
     flat = training.optimizer.flat
@@ -141,7 +147,7 @@ def test_padding_stays_zero(device) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_state_goes_from_a_device_to_the_reference_and_back(device) -> None:
-    split, settings = rows(250), TrainingSettings(batch_size=32, learning_rate=0.01, precision="float32")
+    split, settings = rows(250), TrainingSettings(tables="lazy", batch_size=32, learning_rate=0.01, precision="float32")
     model, other = model_of(SHAPES["stacked"]), model_of(SHAPES["stacked"])
     optimizer, _ = by_reference(model, split, settings, 11)
     training = start(other, split, settings, device)
@@ -176,7 +182,10 @@ def test_rows_come_in_the_order_of_the_split(kind, device) -> None:
 
 
 def test_bfloat16_stays_near_the_reference() -> None:
-    split, settings = rows(250), TrainingSettings(batch_size=32, learning_rate=0.01, precision="bfloat16")
+    split, settings = (
+        rows(250),
+        TrainingSettings(tables="lazy", batch_size=32, learning_rate=0.01, precision="bfloat16"),
+    )
     _, expected = by_reference(model_of(SHAPES["stacked"]), split, settings, 40)
     losses = on_device(start(model_of(SHAPES["stacked"]), split, settings), 40)
     assert abs(np.mean(losses[-8:]) - np.mean(expected[-8:])) < 0.01
@@ -187,7 +196,7 @@ def test_bfloat16_stays_near_the_reference() -> None:
 @pytest.mark.parametrize("shape", ["stacked", "low rank"])
 def test_models_trained_together_equal_models_trained_alone(shape, device) -> None:
     split = rows(250, weighted=True)
-    settings = TrainingSettings(batch_size=32, learning_rate=0.01, clip_norm=0.05, precision="float32")
+    settings = TrainingSettings(tables="lazy", batch_size=32, learning_rate=0.01, clip_norm=0.05, precision="float32")
     models = []
     for seed in range(3):
         torch.manual_seed(seed)
@@ -215,7 +224,7 @@ def test_models_trained_together_equal_models_trained_alone(shape, device) -> No
 
 
 def test_models_with_dropout_or_bags_are_trained_alone() -> None:
-    split, settings, cpu = rows(20), TrainingSettings(), torch.device("cpu")
+    split, settings, cpu = rows(20), TrainingSettings(tables="lazy"), torch.device("cpu")
     assert can_share_a_program(model_of({}), split, settings, cpu)
     assert not can_share_a_program(model_of({"deep": {"sizes": [8], "dropout": 0.1}}), split, settings, cpu)
     assert not can_share_a_program(model_of(SHAPES["two widths"]), split, settings, cpu)

@@ -17,7 +17,15 @@ from crossrank.training.together import train_many
 
 SMALL = {
     "model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}},
-    "training": {"batch_size": 128, "epochs": 3, "log_every": 5, "learning_rate": 0.05, "eval_every": 6, "patience": 1}
+    "training": {
+        "tables": "lazy",
+        "batch_size": 128,
+        "epochs": 3,
+        "log_every": 5,
+        "learning_rate": 0.05,
+        "eval_every": 6,
+        "patience": 1,
+    }
     | {"device": "cpu", "precision": "float32"},
 }
 

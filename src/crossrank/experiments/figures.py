@@ -51,9 +51,8 @@ def dots(
     """Our mean and deviation as a dot, the paper's number as a cross, one line for each name."""
     names = list(ours)
     for place, name in enumerate(names):
-        mean, deviation = ours[name]["mean"], ours[name]["deviation"] or 0.0
-        shorter = min(deviation, 0.9 * mean) if log else deviation  # a bar to zero falls off a logarithmic scale
-        axes.errorbar(mean, place, xerr=[[shorter], [deviation]], fmt="o", color=COLORS.get(name, "#0b6e99"), capsize=3)
+        color = COLORS.get(name, "#0b6e99")
+        axes.errorbar(ours[name]["mean"], place, xerr=_bars([ours[name]], log), fmt="o", color=color, capsize=3)
         if name in paper:
             axes.plot(paper[name], place, marker="x", linestyle="none", color="black", markersize=7)
     if log:
@@ -77,8 +76,8 @@ def lines(
     """Our means and deviations as a line for each name; the paper's numbers dotted, with crosses."""
     for name, found in ours.items():
         means = [value["mean"] for value in found]
-        deviations = [value["deviation"] or 0.0 for value in found]
-        drawn = axes.errorbar(xs, means, yerr=deviations, marker="o", capsize=3, color=COLORS.get(name), label=name)
+        bars = _bars(found, log)
+        drawn = axes.errorbar(xs, means, yerr=bars, marker="o", capsize=3, color=COLORS.get(name), label=name)
         if paper and name in paper:
             shade = drawn.lines[0].get_color()
             axes.plot(xs, paper[name], marker="x", linestyle=":", color=shade, label=f"{name}, paper")
@@ -88,3 +87,10 @@ def lines(
     axes.grid(alpha=0.3)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
+
+
+def _bars(found: Sequence[Mapping[str, Any]], log: bool) -> list[list[float]]:
+    """Error bars down and up; one that reaches zero would fall off a logarithmic scale."""
+    deviations = [value["deviation"] or 0.0 for value in found]
+    lowest = [0.8 * value["mean"] if log else float("inf") for value in found]
+    return [[min(pair) for pair in zip(deviations, lowest, strict=True)], deviations]
