@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from crossrank.training import cuda_kernels, cuda_plain
-from crossrank.training.cuda_plain import Columns, Gradient, Segments, Taken
+from crossrank.training.cuda_plain import Columns, Gradient, Rows, Segments, Taken
+from crossrank.training.lazy import LazyTable
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -38,6 +39,11 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance * max(1.0, float(expected.abs().max())))
 
 
+def correction(step: int) -> float:
+    """Adam's."""
+    return (1 - 0.999**step) ** 0.5 / (1 - 0.9**step)
+
+
 @needs_kernels
 @pytest.mark.parametrize("start", [0, 64, 90])
 @pytest.mark.parametrize("weighted", [True, False])
@@ -61,14 +67,23 @@ def test_a_batch_is_taken_in_order_and_padded_with_weightless_rows(start, weight
 @pytest.mark.parametrize(("rows", "padded"), [(1, 16), (37, 24), (130, 264)])
 def test_x0_is_gathered_with_its_column_of_ones(dtype, rows, padded) -> None:
     widths, sizes = [3, 5, 3], [7, 11, 4]
-    feature = torch.tensor([i for i, w in enumerate(widths) for _ in range(w)])
-    starts = [0, 21, 76]
-    base = torch.tensor([starts[i] + j for i, w in enumerate(widths) for j in range(w)])
-    width = torch.tensor([w for w in widths for _ in range(w)])
-    columns = Columns(*(part.to(DEVICE) for part in (feature, width, base)))
+    starts, first_rows = [0, 21, 76], [0, 7, 18]
+    places = [(i, w, starts[i] + j, j, first_rows[i]) for i, w in enumerate(widths) for j in range(w)]
+    columns = Columns(*torch.tensor(places).T.contiguous().to(DEVICE))
     ids = torch.stack([integers(i, size, rows) for i, size in enumerate(sizes)], dim=1)
-    got, expected = both("embed", ids, numbers(0, rows, 2), numbers(1, 88), columns, padded, dtype)
+    step = torch.tensor(40, device=DEVICE)
+    table = Rows(numbers(1, 88), numbers(2, 88 * 3).abs(), integers(3, 41, 22).long(), step, 0.01, 0.9999)
+    got, expected = both("embed", ids, numbers(0, rows, 2), table, columns, padded, dtype)
     close(got, expected)
+    # Number 2 of the second feature's vector, by hand: it stands in column 3 + 2, and its table begins at 21.
+    row = 7 + int(ids[0, 1])
+    weight = 21 + int(ids[0, 1]) * 5
+    mean, square = table.state[3 * weight + 2], table.state[3 * weight + 5 + 2]
+    moved = sum(
+        0.9**k / 0.999 ** (k / 2) * correction(int(table.last[row]) + k) for k in range(1, 41 - int(table.last[row]))
+    )
+    by_hand = table.weight[weight + 2] - 0.01 * mean / square.sqrt() * moved
+    close(got[0, 5], by_hand.to(dtype))
     assert (got[:, 13] == 1).all()
     assert not got[:, 14:].any()
 
@@ -142,6 +157,15 @@ def test_the_gradients_of_equal_rows_are_summed(dtype, rows, features, width, nu
 
 
 @needs_kernels
+@pytest.mark.parametrize("width", [1, 5, 39])
+def test_rows_are_read_as_they_are_by_now(width) -> None:
+    table = LazyTable(numbers(0, 50, width), learning_rate=0.01, decay=0.9999)
+    table.state.copy_(numbers(1, *table.state.shape).abs())
+    table.last.copy_(integers(2, 90, 50))
+    close(*both("read_rows", table, integers(3, 50, 300), torch.tensor(90, device=DEVICE)))
+
+
+@needs_kernels
 @pytest.mark.parametrize("decay", [0.0, 0.6, 0.9999])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_the_updates_of_dense_weights_and_rows(decay, clip) -> None:
@@ -151,18 +175,29 @@ def test_the_updates_of_dense_weights_and_rows(decay, clip) -> None:
         mean, square = torch.zeros_like(dense[0]), torch.zeros_like(dense[0])
         average = dense[1].clone() if decay else None
         copy = torch.empty_like(dense[0], dtype=torch.bfloat16)
-        weight = numbers(4, 40, 5)
-        state, last = torch.zeros(40, 15 if decay else 10, device=DEVICE), torch.zeros(40, dtype=torch.int64).to(DEVICE)
+        table = LazyTable(numbers(4, 90, 5), learning_rate=0.01, decay=decay)
         step = torch.zeros((), dtype=torch.int64, device=DEVICE)
         for t in range(12):
-            segments = segments_of(t, 30, 2, 40)
+            segments = segments_of(t, 30, 2, 90)
             matrix = numbers(100 + t, 30, 10)
             total, squares = module.sum_segments(segments, Gradient(matrix, torch.tensor([0, 5], device=DEVICE), 5))
             lengths = [module.squares(dense[2]), squares.sum().expand(2).contiguous()]
             shared = module.begin_update(step, *lengths, learning_rate=0.01, decay=decay, clip_norm=clip)
             module.adam(dense[1], mean, square, average, copy, dense[2], shared)
-            module.adam_rows(weight, state, last, segments, total, shared, decay=decay)
-        ends.append([*shared, dense[1], mean, square, *([average] if decay else []), copy, weight, state, last])
+            module.adam_rows(table, segments, total, shared)
+        ends.append(
+            [
+                *shared,
+                dense[1],
+                mean,
+                square,
+                *([average] if decay else []),
+                copy,
+                table.weight,
+                table.state,
+                table.last,
+            ]
+        )
     for got, expected in zip(*ends, strict=True):
         close(got, expected)
     assert int(ends[0][0]) == 12

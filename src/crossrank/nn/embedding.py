@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,17 +17,6 @@ from crossrank.nn.features import Bag, Features
 
 # The paper does not say. On MovieLens-1M TensorFlow's 1 / sqrt(e_i) ends 0.006 higher in log loss, 0.01 about 0.001.
 INITIAL_SPREAD = 0.05
-
-
-class Lookup(NamedTuple):
-    """What one forward pass took from a table, with the gradient that comes back to it.
-
-    Shape: rows (N,), of the table with this number; vectors (N, width), a leaf of the graph.
-    """
-
-    table: int
-    rows: Tensor
-    vectors: Tensor
 
 
 class FeatureEmbedding(nn.Module):
@@ -49,8 +37,8 @@ class FeatureEmbedding(nn.Module):
     kind in the order given. One lookup serves all features of a width, so equal widths are the fastest.
 
     Shape: categorical (B, F), one bag for each multivalent feature, numeric (B, M) -> (B, output_dim).
-    Cost: no multiplications; Σ v_i e_i parameters. The gradient is as large as the tables, unless ``lookups`` is a
-    list: then each forward pass that is to be trained appends the rows it took, and the gradient stays with them.
+    Cost: no multiplications; Σ v_i e_i parameters. The gradient is as large as the tables, unless ``read`` is a
+    function: then the rows for a forward pass that is to be trained come from it, by the number of their table.
     Limits: no embedded features, the numbers alone; a bag of one value, its vector; an empty bag, the zero vector.
     Ids are not compared with vocab_sizes, which would stall a GPU: one that is too large reads a neighbour's vector.
 
@@ -96,7 +84,7 @@ class FeatureEmbedding(nn.Module):
         self.num_rows = sum(vocab_sizes)
         self.output_dim = sum(embedding_dims) + num_numeric
         self._groups = _plan(self.vocab_sizes, self.embedding_dims, self.num_single)
-        self.lookups: list[Lookup] | None = None
+        self.read: Callable[[int, Tensor], Tensor] | None = None
         self._register_offsets()
         self.weight = nn.Parameter(torch.empty(sum(group.num_weights for group in self._groups)))
         self.reset_parameters()
@@ -131,11 +119,9 @@ class FeatureEmbedding(nn.Module):
 
     def _look_up(self, number: int, table: Tensor, rows: Tensor) -> Tensor:
         """Rows of a group's table: (N,) -> (N, width)."""
-        if self.lookups is None or not torch.is_grad_enabled():
+        if self.read is None or not torch.is_grad_enabled():
             return table.index_select(0, rows)
-        vectors = table.detach().index_select(0, rows).requires_grad_()
-        self.lookups.append(Lookup(number, rows, vectors))
-        return vectors
+        return self.read(number, rows)
 
     def table(self, i: int) -> Tensor:
         """The vectors of feature i, a view into ``weight``.

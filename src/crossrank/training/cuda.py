@@ -68,8 +68,6 @@ class AutogradSteps:
         self.model, self.settings, self.bfloat16 = model, settings, bfloat16
         self.label_kind = "binary" if binary else "real"
         self.optimizer = DeviceOptimizer(model, settings)
-        for embedding in self.optimizer.lazy:
-            embedding.lookups = []
 
     def step(self, taken: Taken, features: Features | None = None) -> Tensor:
         """One step; returns the loss on the data."""
@@ -166,6 +164,5 @@ class DeviceTraining:
         for parameter in self.model.parameters():
             parameter.grad = None
             parameter.data = parameter.data.contiguous()
-        for embedding in self.model.tables():
-            embedding.lookups = None
+        self.optimizer.close()
         self.model.cpu()

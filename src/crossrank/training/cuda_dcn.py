@@ -13,6 +13,8 @@ Products of matrices are made in the given type with float32 sums; gradients of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple, cast
 
 import torch
@@ -29,11 +31,11 @@ from crossrank.training.cuda_optimizer import (
     Block,
     DeviceOptimizer,
     FlatWeights,
-    RowTable,
     TouchedRows,
     operations,
 )
 from crossrank.training.cuda_plain import Columns, Gradient, Taken
+from crossrank.training.lazy import LazyTable
 from crossrank.training.settings import TrainingSettings
 
 WIDE = 512  # from here on a padded width is a multiple of 32, below of 8: there waste would outweigh alignment
@@ -199,18 +201,19 @@ class DCNSteps:
         self.optimizer = DeviceOptimizer(model, settings, blocks=self.network.blocks(), copy=copy)
         self.network.bind(self.optimizer.flat)
         self.columns = columns_of(model.embedding, device)
-        self.lookups = _lookups(model.embedding, self.optimizer)
+        lazy = self.optimizer.lazy[model.embedding]
+        self.rows, self.lookups = lazy.rows, _lookups(model.embedding, lazy.tables)
         self.sorting = Beside(device)
 
     @torch.no_grad()
     def step(self, taken: Taken) -> Tensor:
         """One step; returns the loss on the data."""
-        ops, ids, table = self.optimizer.operations, taken.ids, self.model.embedding.weight.detach()
+        ops, ids = self.optimizer.operations, taken.ids
         with self.sorting:  # which the forward pass does not need
             segments = [
                 ops.sort_rows((ids[:, features] + offsets).flatten()) for _, features, offsets, _ in self.lookups
             ]
-        x0 = ops.embed(ids, taken.numeric, table, self.columns, self.network.padded_dim, self.type)  # (B, L)
+        x0 = ops.embed(ids, taken.numeric, self.rows, self.columns, self.network.padded_dim, self.type)  # (B, L)
         loss, by_x0 = self.network.run(x0, taken.labels, taken.weights)
         self._penalize()
         self.sorting.join()
@@ -249,25 +252,24 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 def columns_of(embedding: FeatureEmbedding, device: torch.device) -> Columns:
     """Where each column of x0 lies in the flat table."""
-    feature: list[int] = []
-    width: list[int] = []
-    base: list[int] = []
+    columns = []
+    tables = dict(zip(dict.fromkeys(embedding.embedding_dims), embedding.tables, strict=True))
+    before = dict(zip(tables, accumulate((len(table) for table in tables.values()), initial=0), strict=False))
     for i, dim in enumerate(embedding.embedding_dims):
-        first = embedding.table(i).storage_offset() - embedding.weight.storage_offset()
-        feature += [i] * dim
-        width += [dim] * dim
-        base += range(first, first + dim)
-    return Columns(*(torch.tensor(values, dtype=torch.int64, device=device) for values in (feature, width, base)))
+        base = embedding.table(i).storage_offset() - embedding.weight.storage_offset()
+        first_row = before[dim] + (embedding.table(i).storage_offset() - tables[dim].storage_offset()) // dim
+        columns += [(i, dim, base + j, j, first_row) for j in range(dim)]
+    return Columns(*torch.tensor(columns, dtype=torch.int64, device=device).T.contiguous())
 
 
 def _lookups(
-    embedding: FeatureEmbedding, optimizer: DeviceOptimizer
-) -> list[tuple[RowTable, Tensor | slice, Tensor, Tensor]]:
+    embedding: FeatureEmbedding, tables: Sequence[LazyTable]
+) -> list[tuple[LazyTable, Tensor | slice, Tensor, Tensor]]:
     """For each table: which features read it, what makes their ids its rows, and their first columns in x0."""
     lookups = []
     dims = embedding.embedding_dims
     starts = [sum(dims[:i]) for i in range(len(dims))]
-    for table, width in zip(optimizer.lazy[embedding], dict.fromkeys(dims), strict=True):
+    for table, width in zip(tables, dict.fromkeys(dims), strict=True):
         features = [i for i, dim in enumerate(dims) if dim == width]
         sizes = [embedding.vocab_sizes[i] for i in features]
         offsets = torch.tensor([sum(sizes[:i]) for i in range(len(sizes))], dtype=torch.int32)
@@ -275,6 +277,5 @@ def _lookups(
         everything = len(features) == len(dims)
         device = table.weight.device
         chosen = slice(None) if everything else torch.tensor(features, device=device)
-        if isinstance(table, RowTable):
-            lookups.append((table, chosen, offsets.to(device), first.to(device)))
+        lookups.append((table, chosen, offsets.to(device), first.to(device)))
     return lookups

@@ -9,26 +9,32 @@ Here: batches, x0, layers and loss. Those for rows of a table and for the update
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from crossrank.training.cuda_plain import Columns, Taken
+from crossrank.training.cuda_plain import Columns, Rows, Taken
 from crossrank.training.cuda_rows import (
     PRESENT,
     adam,
     adam_rows,
+    aged,
     begin_update,
     blocks,
     jit,
     power,
+    read_rows,
     sort_rows,
     squares,
     sum_segments,
     tl,
 )
+from crossrank.training.idle import EPSILON, FADING, curves
 
 __all__ = ["PRESENT", "adam", "adam_rows", "begin_update", "cross", "cross_backward", "embed", "head", "head_backward",
-           "loss_and_gradient", "relu_backward", "sort_rows", "squares", "sum_segments", "take_batch"]  # fmt: skip
+           "loss_and_gradient", "read_rows", "relu_backward", "sort_rows", "squares", "sum_segments",
+           "take_batch"]  # fmt: skip
 
 ELEMENTS = 2048  # of an elementwise kernel's program
 
@@ -71,31 +77,38 @@ def take_batch(source: Taken, order: Tensor, start: Tensor, batch_size: int) -> 
 
 
 @jit
-def _embed_kernel(ids, numeric, table, feature, width, base, x0, batch_size, F, M, E, L,
+def _embed_kernel(ids, numeric, weight, state, last, step, feature, width, base, within, first_row, reach, root, x0,
+                  batch_size, learning_rate, end, parts, F, M, E, L, FADING: tl.constexpr, EPSILON: tl.constexpr,
                   ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (b < batch_size)[:, None]
-    embedded = inside & (c < E)[None, :]
     column = c < E
+    embedded = inside & column[None, :]
     f = tl.load(feature + c, mask=column, other=0)
-    id_ = tl.load(ids + b[:, None] * F + f[None, :], mask=embedded, other=0)
-    place = tl.load(base + c, mask=column, other=0)[None, :] + id_.to(tl.int64) * tl.load(
-        width + c, mask=column, other=0
-    )[None, :].to(tl.int64)
-    value = tl.load(table + place, mask=embedded, other=0.0)
+    wide = tl.load(width + c, mask=column, other=0)[None, :]
+    j = tl.load(within + c, mask=column, other=0)[None, :]
+    id_ = tl.load(ids + b[:, None] * F + f[None, :], mask=embedded, other=0).to(tl.int64)
+    place = tl.load(base + c, mask=column, other=0)[None, :] + id_ * wide
+    since = tl.load(last + tl.load(first_row + c, mask=column, other=0)[None, :] + id_, mask=embedded, other=0)
+    value = tl.load(weight + place, mask=embedded, other=0.0)
+    kept = state + (place - j) * parts + j
+    m, v = tl.load(kept, mask=embedded, other=0.0), tl.load(kept + wide, mask=embedded, other=0.0)
+    value = aged(value, m, v, since, tl.load(step), reach, root, end, learning_rate, FADING, EPSILON)
     is_number = inside & (c >= E)[None, :] & (c < E + M)[None, :]
     value += tl.load(numeric + b[:, None] * M + (c - E)[None, :], mask=is_number, other=0.0)
     value += tl.where(c == E + M, 1.0, 0.0)[None, :]
     tl.store(x0 + b[:, None].to(tl.int64) * L + c[None, :], value.to(x0.dtype.element_ty), mask=inside & (c < L)[None])
 
 
-def embed(ids: Tensor, numeric: Tensor, table: Tensor, columns: Columns, padded_dim: int, dtype: torch.dtype) -> Tensor:
+def embed(ids: Tensor, numeric: Tensor, rows: Rows, columns: Columns, padded_dim: int, dtype: torch.dtype) -> Tensor:
     x0 = torch.empty(len(ids), padded_dim, dtype=dtype, device=ids.device)
-    rows, wide = 8, 128
-    _embed_kernel[(blocks(len(ids), rows), blocks(padded_dim, wide))](
-        ids, numeric, table, *columns, x0, len(ids), ids.shape[1], numeric.shape[1], len(columns.base), padded_dim,
-        ROWS=rows, COLUMNS=wide,
+    reach, _, root = curves(rows.decay, ids.device)
+    high, wide = 8, 128
+    _embed_kernel[(blocks(len(ids), high), blocks(padded_dim, wide))](
+        ids, numeric, rows.weight, rows.state, rows.last, rows.step, *columns, reach, root, x0, len(ids),
+        rows.learning_rate, len(reach) - 1, len(rows.state) // len(rows.weight), ids.shape[1], numeric.shape[1],
+        len(columns.base), padded_dim, FADING=math.log2(FADING), EPSILON=EPSILON, ROWS=high, COLUMNS=wide,
     )  # fmt: skip
     return x0
 

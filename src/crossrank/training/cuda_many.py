@@ -2,7 +2,8 @@
 
 A small model leaves a GPU idle: its step is a chain of kernels too short to fill it. Here N models, which differ in
 their initial weights and the order of their rows, take each step together: their tables are one table N times as long,
-their kernels one stack. Each has its own clip, and comes out as if it had been trained alone, up to rounding.
+their kernels one stack. Each has its own clip, and comes out as if it had been trained alone, up to rounding; only what
+dropout drops is drawn for all of them at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from crossrank.data import Split
 from crossrank.models import Model
@@ -24,8 +26,9 @@ from crossrank.training import cuda_plain
 from crossrank.training.cuda import capturing
 from crossrank.training.cuda_data import EvaluatedSplit, Step, fits
 from crossrank.training.cuda_dcn import DCNPass, is_written_out
-from crossrank.training.cuda_optimizer import Beside, FlatWeights, RowTable, operations, whole
-from crossrank.training.cuda_plain import Columns, Gradient, Segments, Taken
+from crossrank.training.cuda_optimizer import Beside, FlatWeights, operations, whole
+from crossrank.training.cuda_plain import Columns, Gradient, Rows, Segments, Taken
+from crossrank.training.lazy import LazyTable
 from crossrank.training.loss import data_loss
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.settings import TrainingSettings
@@ -35,10 +38,9 @@ WARM_UP_STEPS = 3
 
 
 def can_share_a_program(model: Model, split: Split, settings: TrainingSettings, device: torch.device) -> bool:
-    """Whether several of these models can be trained together: small, without dropout, with tables of one width."""
+    """Whether several of these models can be trained together: small, with one table of single values."""
     embedding = model.embedding
-    dropout = any(getattr(module, "dropout", 0.0) for module in model.modules())
-    plain = type(model).forward is Model.forward and len(model.tables()) == 1 and not dropout
+    plain = type(model).forward is Model.forward and len(model.tables()) == 1
     single = embedding.num_single > 0 and not embedding.num_multivalent and len(embedding.tables) == 1
     float32 = settings.precision == "float32" or (settings.precision == "auto" and model.layout.input_dim < SMALL)
     return plain and single and float32 and settings.tables == "lazy" and settings.l2 == 0 and fits(split, device)
@@ -84,7 +86,7 @@ class ManyTraining:
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.losses = torch.zeros(len(models), device=device)
         self.beside = Beside(device)
-        self.warm_up, self.caught_up, self.reading = WARM_UP_STEPS, -1, threading.Lock()
+        self.warm_up, self.reading = WARM_UP_STEPS, threading.Lock()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.parts = [ModelOfMany(self, number) for number in range(len(models))]
 
@@ -105,7 +107,7 @@ class ManyTraining:
             weights[name].copy_(torch.stack([model.get_parameter(name).detach() for model in models]))
         if self.flat.average is not None:
             self.flat.average.copy_(self.flat.weight)
-        self.table = RowTable(rows.flatten(0, 1), decay=self.decay)
+        self.table = LazyTable(rows.flatten(0, 1), learning_rate=self.settings.learning_rate, decay=self.decay)
         self.weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
         self.gradients = [gradients[name] for name in self.weights]
         if self.written_out:
@@ -121,7 +123,8 @@ class ManyTraining:
         width = model.embedding.embedding_dims[0]
         features = torch.arange(model.embedding.num_single * width, device=self.device)
         # Ids are rows of the joint table already.
-        self.columns = Columns(features // width, torch.full_like(features, width), features % width)
+        within = features % width
+        self.columns = Columns(features // width, torch.full_like(within, width), within, within, within * 0)
         return DCNPass(cast(DCNV2, model), binary=self.label_kind == "binary", device=self.device)
 
     def stacked(self, buffer: Tensor) -> dict[str, Tensor]:
@@ -160,16 +163,26 @@ class ManyTraining:
         """The losses (N,), and their gradient by x0 (N, B, L); those by the weights are in their places."""
         ids, numeric = looked_up.view(-1, taken.ids.shape[2]), taken.numeric.flatten(0, 1)
         wide = self.written_out.padded_dim
-        x0 = self.operations.embed(ids, numeric, self.table.weight.view(-1), self.columns, wide, torch.float32)
+        rows = Rows(
+            self.table.weight.view(-1),
+            self.table.state.view(-1),
+            self.table.last,
+            self.count,
+            self.table.learning_rate,
+            self.decay,
+        )
+        x0 = self.operations.embed(ids, numeric, rows, self.columns, wide, torch.float32)
         losses, by_x0 = self.written_out.run(x0.view(*taken.labels.shape, wide), taken.labels, taken.weights)
         return losses, by_x0
 
     def _autograd(self, taken: Taken, looked_up: Tensor) -> tuple[Tensor, Tensor]:
         """The same for any network."""
         count, size = taken.labels.shape
-        vectors = self.table.weight[looked_up.long()].view(count, size, -1).requires_grad_()  # (N, B, F e)
-        losses = torch.func.vmap(self._loss)(
-            self.weights, torch.cat([vectors, taken.numeric], dim=2), taken.labels, taken.weights
+        vectors = self.operations.read_rows(self.table, looked_up, self.count).view(count, size, -1)  # (N, B, F e)
+        vectors.requires_grad_()
+        dropped = F.dropout(vectors, self.models[0].embedding.dropout)
+        losses = torch.func.vmap(self._loss, randomness="different")(
+            self.weights, torch.cat([dropped, taken.numeric], dim=2), taken.labels, taken.weights
         )  # (N,)
         *dense, by_vectors = torch.autograd.grad(losses.sum(), [*self.weights.values(), vectors])
         torch._foreach_copy_(self.gradients, dense)
@@ -198,16 +211,12 @@ class ManyTraining:
             clip_norm=self.settings.clip_norm,
         )
         ops.adam(flat.weight, flat.mean, flat.square, flat.average, None, flat.gradient, numbers)
-        ops.adam_rows(table.weight, table.state, table.last, segments, total, numbers, decay=self.decay)
+        ops.adam_rows(table, segments, total, numbers)
 
-    def averaged_rows(self) -> Tensor:
-        """The averages of all rows as of now: (N v, e). Several threads may ask."""
+    def catch_up(self) -> None:
+        """Bring all rows to the present step; several threads may ask."""
         with self.reading:
-            step = int(self.count)
-            if self.caught_up != step:
-                self.table.catch_up(step)
-                self.caught_up = step
-            return self.table.state[:, 2 * self.width :]
+            self.table.catch_up(int(self.count))
 
     def close(self) -> None:
         self.graph = None
@@ -287,7 +296,8 @@ class ModelOfMany(Optimizer):
         buffer = many.flat.average if averaged and many.flat.average is not None else many.flat.weight
         for name, values in many.stacked(buffer).items():
             self.model.get_parameter(name).copy_(values[self.number])
-        rows = many.averaged_rows() if averaged else table.weight
+        many.catch_up()
+        rows = table.average if averaged else table.weight
         self.model.embedding.tables[0].copy_(rows[self._mine])
 
     @property

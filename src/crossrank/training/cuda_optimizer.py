@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
 from crossrank.training import cuda_plain
-from crossrank.training.cuda_plain import Gradient, Segments
-from crossrank.training.lazy import LazyTable
+from crossrank.training.cuda_plain import Gradient, Rows, Segments
+from crossrank.training.lazy import LazyEmbedding, LazyTable
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.settings import TrainingSettings
 
@@ -111,7 +111,7 @@ class FlatWeights:
     def block(self, buffer: Tensor, number: int) -> Tensor:
         """A block of a buffer, padding and all; with a leading axis where there are several models."""
         start, block = self.starts[number], self.blocks[number]
-        part = buffer[:, start : start + block.size].view(-1, *block.shape)
+        part = buffer[:, start : start + block.size].view(len(buffer), *block.shape)
         return part[0] if len(buffer) == 1 else part
 
     def parts(self, buffer: Tensor) -> dict[str, Tensor]:
@@ -124,21 +124,44 @@ class FlatWeights:
         }
 
 
-class RowTable(LazyTable):
-    """A lazily updated table on a device: where its rows are looked up, and what comes back to them."""
-
-    def __init__(self, weight: Tensor, *, decay: float) -> None:
-        super().__init__(weight, decay=decay)
-        self.last, self.owner = self.last.to(weight.device), self.owner[:0]
-
-
 @dataclasses.dataclass(frozen=True)
 class TouchedRows:
     """What a step looked up in a table, and the gradient that came back."""
 
-    table: RowTable
+    table: LazyTable
     segments: Segments
     gradient: Gradient
+
+
+class DeviceEmbedding(LazyEmbedding):
+    """The same for tables on a device, where how many distinct rows there are would be known too late.
+
+    Each place of a batch reads its row; the gradients of equal rows are summed afterwards.
+    """
+
+    def __init__(self, embedding: FeatureEmbedding, *, learning_rate: float, decay: float, count: Tensor) -> None:
+        super().__init__(embedding, learning_rate=learning_rate, decay=decay, now=lambda: int(count))
+        self.rows = Rows(embedding.weight.detach(), self.state, self.last, count, learning_rate, decay)
+        self.looked_up: list[tuple[LazyTable, Tensor, Tensor]] = []
+
+    def read(self, number: int, rows: Tensor) -> Tensor:
+        table = self.tables[number]
+        vectors: Tensor = operations(rows.device).read_rows(table, rows, self.rows.step).requires_grad_()
+        self.looked_up.append((table, rows, vectors))
+        return vectors
+
+    def touched(self) -> list[TouchedRows]:
+        """What came back to the rows that were read since the last call."""
+        looked_up, self.looked_up = self.looked_up, []
+        touched = []
+        for table in self.tables:
+            mine = [(rows, v.grad) for of, rows, v in looked_up if of is table and v.grad is not None]
+            if mine:
+                rows, matrix = torch.cat([rows for rows, _ in mine]).int(), torch.cat([grad for _, grad in mine])
+                first = torch.zeros(1, dtype=torch.int64, device=rows.device)
+                segments = operations(rows.device).sort_rows(rows)
+                touched.append(TouchedRows(table, segments, Gradient(matrix.float(), first, table.width)))
+        return touched
 
 
 class DeviceOptimizer(Optimizer):
@@ -172,8 +195,11 @@ class DeviceOptimizer(Optimizer):
         alone = [whole(name, p.shape) for name, p in self.dense.items() if name not in placed]
         self.flat = FlatWeights([*blocks, *alone], device=device, average=self.decay > 0, copy=copy)
         self._move_in()
-        self.lazy = {e: [RowTable(table, decay=self.decay) for table in e.tables] for e in lazy}
         self.count = torch.zeros((), dtype=torch.int64, device=device)
+        rate = settings.learning_rate
+        self.lazy: dict[FeatureEmbedding, DeviceEmbedding] = {  # type: ignore[assignment]
+            e: DeviceEmbedding(e, learning_rate=rate, decay=self.decay, count=self.count) for e in lazy
+        }
         self.nothing = torch.zeros(1, device=device)
         self.beside = Beside(device)
 
@@ -200,11 +226,9 @@ class DeviceOptimizer(Optimizer):
 
     def step(self, loss: Tensor) -> None:
         """Move the weights once against the gradient of the loss."""
-        for embedding in self.lazy:
-            embedding.weight.grad = None
         self.flat.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.update([part for embedding, tables in self.lazy.items() for part in _looked_up(embedding, tables)])
+        self.update([part for embedding in self.lazy.values() for part in embedding.touched()])
 
     @torch.no_grad()
     def update(self, touched: Sequence[TouchedRows]) -> None:
@@ -222,8 +246,7 @@ class DeviceOptimizer(Optimizer):
         )
         with self.beside:
             for part, (total, _) in zip(touched, sums, strict=True):
-                table = part.table
-                ops.adam_rows(table.weight, table.state, table.last, part.segments, total, numbers, decay=self.decay)
+                ops.adam_rows(part.table, part.segments, total, numbers)
         ops.adam(flat.weight, flat.mean, flat.square, flat.average, flat.copy, flat.gradient, numbers)
         self.beside.join()
 
@@ -240,7 +263,7 @@ class DeviceOptimizer(Optimizer):
                 state[f"average.{name}"] = self.averages[i]
         if self.count.is_cuda:
             state["random.cuda"] = torch.cuda.get_rng_state(self.count.device)
-        for name, table in self._row_tables():
+        for name, table in self._lazy_tables():
             state |= {f"rows.{name}": table.weight, f"state.{name}": table.state, f"last.{name}": table.last}
         return state
 
@@ -258,28 +281,8 @@ class DeviceOptimizer(Optimizer):
                 squares[name].copy_(state[f"exp_avg_sq.{name}"])
             if self.averages:
                 self.averages[i].copy_(state[f"average.{name}"])
-        for name, table in self._row_tables():
+        for name, table in self._lazy_tables():
             table.weight.copy_(state[f"rows.{name}"])
             table.state.copy_(state[f"state.{name}"])
             table.last.copy_(state[f"last.{name}"])
         self._refresh()
-
-    def _row_tables(self) -> Iterator[tuple[str, LazyTable]]:
-        for embedding, tables in self.lazy.items():
-            for number, table in enumerate(tables):
-                yield f"{self.names[id(embedding.weight)]}.{number}", table
-
-
-def _looked_up(embedding: FeatureEmbedding, tables: Sequence[LazyTable]) -> list[TouchedRows]:
-    """What the last forward and backward passes touched; the record is emptied."""
-    lookups, embedding.lookups = embedding.lookups or [], []
-    touched = []
-    for number, table in enumerate(tables):
-        mine = [lookup for lookup in lookups if lookup.table == number and lookup.vectors.grad is not None]
-        if mine and isinstance(table, RowTable):
-            rows = torch.cat([lookup.rows for lookup in mine]).int()
-            matrix = torch.cat([lookup.vectors.grad for lookup in mine])  # type: ignore[misc]
-            first = torch.zeros(1, dtype=torch.int64, device=rows.device)
-            segments = operations(rows.device).sort_rows(rows)
-            touched.append(TouchedRows(table, segments, Gradient(matrix.float(), first, table.width)))
-    return touched

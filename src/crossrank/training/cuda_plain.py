@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossrank.training.lazy import BETAS, EPSILON, decay_at, decay_product
+from crossrank.training.idle import BETAS, EPSILON, decay_at, idle
+from crossrank.training.lazy import LazyTable
 
 
 class Columns(NamedTuple):
-    """Where each embedded column of x0 comes from: ``table[base + id · width]``, the id being that of its feature.
+    """Where each embedded column of x0 comes from: ``weight[base + id · width]``, the id being that of its feature.
+
+    It is number ``within`` of the row ``first_row + id``.
 
     Shape: all (embedded columns,).
     """
@@ -26,6 +29,22 @@ class Columns(NamedTuple):
     feature: Tensor
     width: Tensor
     base: Tensor
+    within: Tensor
+    first_row: Tensor
+
+
+class Rows(NamedTuple):
+    """All tables of an embedding layer one after the other, and the state of each row behind that of the one before.
+
+    Shape: weight (P,), state (parts P,), last (R,); step (), how many steps were made.
+    """
+
+    weight: Tensor
+    state: Tensor
+    last: Tensor
+    step: Tensor
+    learning_rate: float
+    decay: float
 
 
 class Taken(NamedTuple):
@@ -86,10 +105,16 @@ def take_batch(source: Taken, order: Tensor, start: Tensor, batch_size: int) -> 
     )
 
 
-def embed(ids: Tensor, numeric: Tensor, table: Tensor, columns: Columns, padded_dim: int, dtype: torch.dtype) -> Tensor:
+def embed(ids: Tensor, numeric: Tensor, rows: Rows, columns: Columns, padded_dim: int, dtype: torch.dtype) -> Tensor:
     """x0 with a column of ones behind it, then zeros: (B, F), (B, M) -> (B, L)."""
-    places = columns.base + ids[:, columns.feature].long() * columns.width  # (B, embedded columns)
-    x0 = torch.cat([table[places], numeric, numeric.new_ones(len(ids), 1)], dim=1)  # (B, D + 1)
+    id_ = ids[:, columns.feature].long()  # (B, embedded columns)
+    places = columns.base + id_ * columns.width
+    means = len(rows.state) // len(rows.weight) * (places - columns.within) + columns.within
+    factors = idle(rows.last[columns.first_row + id_].flatten(), rows.step, decay=rows.decay, dtype=torch.float32)
+    moved, epsilon = (factor.view(id_.shape) for factor in (factors.weight, factors.epsilon))
+    direction = rows.state[means] / (rows.state[means + columns.width].sqrt() + epsilon)
+    vectors = rows.weight[places] - rows.learning_rate * direction * moved
+    x0 = torch.cat([vectors, numeric, numeric.new_ones(len(ids), 1)], dim=1)  # (B, D + 1)
     return F.pad(x0, (0, padded_dim - x0.shape[1])).to(dtype)
 
 
@@ -195,26 +220,22 @@ def adam(
         copy.copy_(weight)
 
 
-def adam_rows(
-    weight: Tensor, state: Tensor, last: Tensor, segments: Segments, total: Tensor, numbers: Numbers, *, decay: float
-) -> None:
-    """Adam and average for the distinct rows of the segments, as :meth:`LazyTable.update` does it."""
-    step_size, root, change = numbers.now.to(weight.dtype)
-    count, width = int(segments.distinct), weight.shape[1]
+def read_rows(table: LazyTable, rows: Tensor, step: Tensor) -> Tensor:
+    """Rows of a table as they are after this step, each at its place: (N,) -> (N, width)."""
+    factors = idle(table.last[rows], step, decay=table.decay, dtype=table.weight.dtype)
+    mean, square = torch.split(table.state[rows, : 2 * table.width], table.width, dim=1)
+    direction: Tensor = table.learning_rate * mean / (square.sqrt() + factors.epsilon)
+    return table.weight[rows] - direction * factors.weight
+
+
+def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numbers) -> None:
+    """Adam and average for the distinct rows of the segments."""
+    count, step = int(segments.distinct), int(numbers.step)
     rows = segments.rows[segments.starts[:count]].long()  # (U,)
-    model = rows // max(len(weight) // len(numbers.scale), 1)
-    g = total[:count] * numbers.scale[model][:, None]
-    touched, old = state[rows], weight[rows]
-    mean, square, *average = torch.split(touched, width, dim=1)
-    mean.lerp_(g, 1 - BETAS[0])
-    square.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
-    new = old - step_size * mean / (square.sqrt() / root + EPSILON)
-    for kept in average:
-        t = int(numbers.step)
-        behind = decay_product(last[rows], t - 1, decay).to(kept)[:, None]
-        kept.sub_(old).mul_(behind).add_(old).lerp_(new, change)
-        last[rows] = t
-    weight[rows], state[rows] = new, touched
+    model = rows // max(len(table.weight) // len(numbers.scale), 1)
+    touched = table.read(rows, step - 1)
+    touched.weight.grad = total[:count] * numbers.scale[model][:, None]
+    table.update(touched, step=step)
 
 
 def sort_rows(rows: Tensor) -> Segments:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from crossrank.training.cuda_plain import Gradient, Numbers, Segments
-from crossrank.training.lazy import BETAS, EPSILON, _last_warm_step
+from crossrank.training.idle import BETAS, EPSILON, FADING, curves, last_warm_step
+from crossrank.training.lazy import LazyTable
 
 PRESENT = importlib.util.find_spec("triton") is not None
 triton: Any = importlib.import_module("triton") if PRESENT else None
@@ -57,6 +58,42 @@ def _starts_kernel(number, starts, size, BLOCK: tl.constexpr):
     before = tl.load(number + i - 1, mask=(i < size) & (i > 0), other=0)
     tl.store(starts + n - 1, i, mask=(i < size) & (n != before))
     tl.store(starts + n, tl.zeros((BLOCK,), tl.int32) + size, mask=i == size - 1)
+
+
+@jit
+def aged(w, m, v, since, now, reach, root, end, learning_rate, FADING: tl.constexpr, EPSILON: tl.constexpr):
+    """A weight after the steps since its row was last touched."""
+    start = tl.minimum(since, end)
+    faded = tl.exp2((now - since).to(tl.float32) * FADING)
+    moved = tl.load(reach + start).to(tl.float32) - faded * tl.load(reach + tl.minimum(now, end)).to(tl.float32)
+    return w - learning_rate * m / (tl.sqrt(v) + EPSILON * tl.load(root + start).to(tl.float32)) * moved
+
+
+@jit
+def _read_kernel(weight, state, last, rows, step, reach, root, out, size, learning_rate, end, width, parts,
+                 FADING: tl.constexpr, EPSILON: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = n < size
+    row = tl.load(rows + n, mask=inside, other=0).to(tl.int64)[:, None]
+    j = tl.arange(0, WIDE)[None, :]
+    mask = inside[:, None] & (j < width)
+    kept = state + row * (parts * width) + j
+    w = tl.load(weight + row * width + j, mask=mask, other=0.0)
+    m, v = tl.load(kept, mask=mask, other=0.0), tl.load(kept + width, mask=mask, other=0.0)
+    since = tl.load(last + row, mask=inside[:, None], other=0)
+    value = aged(w, m, v, since, tl.load(step), reach, root, end, learning_rate, FADING, EPSILON)
+    tl.store(out + n[:, None].to(tl.int64) * width + j, value, mask=mask)
+
+
+def read_rows(table: LazyTable, rows: Tensor, step: Tensor) -> Tensor:
+    weight, width = table.weight, table.width
+    out = weight.new_empty(len(rows), width)
+    reach, _, root = curves(table.decay, weight.device)
+    _read_kernel[(blocks(len(rows), 16),)](
+        weight, table.state, table.last, rows, step, reach, root, out, len(rows), table.learning_rate, len(reach) - 1,
+        width, table.state.shape[1] // width, FADING=math.log2(FADING), EPSILON=EPSILON, ROWS=16, WIDE=power(width),
+    )  # fmt: skip
+    return out
 
 
 def sort_rows(rows: Tensor) -> Segments:
@@ -247,17 +284,19 @@ def adam(
 
 
 @jit
-def _adam_rows_kernel(weight, state, last, rows, starts, distinct, total, step, now, scale, constants, width, parts,
-                      rows_of_model, change, MANY: tl.constexpr, AVERAGE: tl.constexpr,
+def _adam_rows_kernel(weight, state, last, rows, starts, distinct, total, step, now, scale, constants, reach, lag, root,
+                      end, width, parts, rows_of_model, change, MANY: tl.constexpr, AVERAGE: tl.constexpr,
                       BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
                       ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     count = tl.load(distinct)
-    step_size, root = tl.load(now).to(tl.float32), tl.load(now + 1).to(tl.float32)
-    t = tl.load(step)
-    warm_stop = tl.minimum(t - 1, change)
+    step_size, corrected = tl.load(now).to(tl.float32), tl.load(now + 1).to(tl.float32)
+    log_beta1, log_beta2, learning_rate = tl.load(constants), tl.load(constants + 1), tl.load(constants + 2)
+    before = tl.load(step) - 1
+    warm_stop = tl.minimum(before, change)
     below = tl.full((), 1.0, tl.float64)
     for k in tl.static_range(2, 11):
         below *= warm_stop.to(tl.float64) + k
+    reach_stop, lag_stop = tl.load(reach + tl.minimum(before, end)), tl.load(lag + tl.minimum(before, end))
     j = tl.arange(0, WIDE)[None, :]
     for tile in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
         s = tile * ROWS + tl.arange(0, ROWS)
@@ -271,33 +310,43 @@ def _adam_rows_kernel(weight, state, last, rows, starts, distinct, total, step, 
         kept = state + row[:, None] * (parts * width) + j
         w = tl.load(here, mask=mask, other=0.0)
         m, v = tl.load(kept, mask=mask, other=0.0), tl.load(kept + width, mask=mask, other=0.0)
+        # The steps since the row was last touched
+        since = tl.load(last + row, mask=live, other=0)
+        start, length = tl.minimum(since, end), (before - since).to(tl.float64)
+        reach_start, root_start = tl.load(reach + start), tl.load(root + start).to(tl.float32)
+        faded = tl.exp(length * (log_beta1 - 0.5 * log_beta2))
+        direction = learning_rate.to(tl.float32) * m / (tl.sqrt(v) + EPSILON * root_start[:, None])
+        old = w
+        w -= direction * (reach_start - faded * reach_stop).to(tl.float32)[:, None]
+        m *= tl.exp(length * log_beta1).to(tl.float32)[:, None]
+        v *= tl.exp(length * log_beta2).to(tl.float32)[:, None]
+        # This step
         m += (g - m) * (1.0 - BETA1)
         v = v * BETA2 + g * g * (1.0 - BETA2)
-        new = w - step_size * (m / (tl.sqrt(v) / root + EPSILON))
+        w -= step_size * (m / (tl.sqrt(v) / corrected + EPSILON))
         tl.store(kept, m, mask=mask)
         tl.store(kept + width, v, mask=mask)
-        tl.store(here, new, mask=mask)
+        tl.store(here, w, mask=mask)
+        tl.store(last + row, tl.zeros((ROWS,), tl.int64) + before + 1, mask=live)
         if AVERAGE:
-            since = tl.load(last + row, mask=live, other=0)
             warm_start = tl.minimum(since, change).to(tl.float64)
-            behind = tl.exp((t - 1 - tl.maximum(since, warm_stop)).to(tl.float64) * tl.load(constants + 5)) / below
+            left = tl.exp((before - tl.maximum(since, warm_stop)).to(tl.float64) * tl.load(constants + 5)) / below
             for k in tl.static_range(2, 11):
-                behind *= warm_start + k
+                left *= warm_start + k
+            carried = (1.0 - left) * reach_start - left * tl.load(lag + start) + faded * lag_stop
             a = tl.load(kept + 2 * width, mask=mask, other=0.0)
-            a = w + (a - w) * behind.to(tl.float32)[:, None]
-            a += (new - a) * tl.load(now + 2).to(tl.float32)
+            a = old + (a - old) * left.to(tl.float32)[:, None] - direction * carried.to(tl.float32)[:, None]
+            a += (w - a) * tl.load(now + 2).to(tl.float32)
             tl.store(kept + 2 * width, a, mask=mask)
-            tl.store(last + row, tl.zeros((ROWS,), tl.int64) + t, mask=live)
 
 
-def adam_rows(
-    weight: Tensor, state: Tensor, last: Tensor, segments: Segments, total: Tensor, numbers: Numbers, *, decay: float
-) -> None:
-    width, size = weight.shape[1], len(segments.rows)
-    constants = _constants(0.0, decay, 0.0, weight.device)
+def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numbers) -> None:
+    weight, state, decay, width = table.weight, table.state, table.decay, table.width
+    size, models = len(segments.rows), len(numbers.scale)
+    constants, known = _constants(table.learning_rate, decay, 0.0, weight.device), curves(decay, weight.device)
     _adam_rows_kernel[(min(blocks(size, 16), PROGRAMS),)](
-        weight, state, last, segments.rows, segments.starts, segments.distinct, total, numbers.step, numbers.now,
-        numbers.scale, constants, width, state.shape[1] // width, max(len(weight) // len(numbers.scale), 1),
-        _last_warm_step(decay) if decay else 0, MANY=len(numbers.scale) > 1, AVERAGE=decay > 0,
+        weight, state, table.last, segments.rows, segments.starts, segments.distinct, total, numbers.step, numbers.now,
+        numbers.scale, constants, *known, len(known.reach) - 1, width, state.shape[1] // width,
+        max(len(weight) // models, 1), last_warm_step(decay), MANY=models > 1, AVERAGE=decay > 0,
         BETA1=BETAS[0], BETA2=BETAS[1], EPSILON=EPSILON, ROWS=16, WIDE=power(width),
     )  # fmt: skip

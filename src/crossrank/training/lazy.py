@@ -1,16 +1,11 @@
-"""Adam, clip and average for an embedding table, on the rows that a step touched.
+"""Adam, clip and average for an embedding table, on the rows that a step reads.
 
-A step of B rows with F features touches at most B F rows of a table of millions. Here nothing else is read or written:
+A step of B rows with F features reads at most B F rows of a table of millions. Here nothing else is read or written,
+and the result is that of the textbook's Adam, which moves every row at every step:
 
-- the gradient of a touched row is the sum over its occurrences in the batch;
-- Adam's m, v and the weight change for touched rows alone. The textbook's Adam also moves untouched rows along their
-  old momentum; that is the one difference from ``dense``;
-- an untouched row's weight stays, so its moving average after steps s + 1 … t has a closed form,
-
-      w̄_t = w + P(s, t) (w̄_s - w),      P(s, t) = Π_{k=s+1}^{t} d_k,      d_k = min(decay, (1 + k) / (10 + k))
-
-  and is caught up when the row is next touched or read. While d_k = (1 + k) / (10 + k) the product telescopes to
-  Π_{j=2}^{10} (s + j) / (t + j); from then on it is a power of the decay.
+- a row that is read is first brought to what it would be by now, in closed form (:mod:`crossrank.training.idle`);
+- its gradient is the sum over its occurrences in the batch;
+- Adam's m, v, the weight and its average are then written back, with the number of the step.
 
 Cost: proportional to the number of distinct rows in the batch, whatever the size of the table.
 """
@@ -18,49 +13,36 @@ Cost: proportional to the number of distinct rows in the batch, whatever the siz
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from crossrank.nn import FeatureEmbedding
-
-BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's own
-
-
-def decay_at(step: int, decay: float) -> float:
-    """d_t: how much of the average stays at step t."""
-    return min(decay, (1 + step) / (10 + step))
+from crossrank.training.idle import BETAS, EPSILON, decay_at, idle
 
 
-def decay_product(start: Tensor, stop: int, decay: float) -> Tensor:
-    """P(s, t) for many s; 1 where s = t.
-
-    >>> decay_product(torch.tensor([0, 1, 2]), 2, 0.5)
-    tensor([0.0455, 0.2500, 1.0000], dtype=torch.float64)
-    """
-    change = _last_warm_step(decay)
-    warm_start, warm_stop = start.double().clamp(max=change), min(stop, change)  # the part where d_k = (1+k)/(10+k)
-    product = torch.ones_like(warm_start)
-    for j in range(2, 11):
-        product *= (warm_start + j) / (warm_stop + j)
-    return product * decay ** (stop - start.double().clamp(min=warm_stop))
-
-
-def _last_warm_step(decay: float) -> int:
-    """The last k with (1 + k) / (10 + k) < decay."""
-    change = max(int((10 * decay - 1) / (1 - decay)) - 2, 0)
-    while (2 + change) / (11 + change) < decay:
-        change += 1
-    return change
+def num_parts(decay: float) -> int:
+    """m and v, and the average where there is one."""
+    return 3 if decay else 2
 
 
 @dataclasses.dataclass
 class Touched:
-    """The distinct rows that a step touched, and the gradient of each. Shape: rows (U,), gradient (U, width)."""
+    """Distinct rows of a table, as they are now; changed here, then written back.
+
+    Shape: rows (U,), weight (U, width), a leaf of the graph, state (U, parts · width).
+    """
 
     table: LazyTable
     rows: Tensor
-    gradient: Tensor
+    weight: Tensor
+    state: Tensor
+
+    @property
+    def gradient(self) -> Tensor:
+        """What came back to the rows, the sum over their occurrences: (U, width)."""
+        return torch.zeros_like(self.weight) if self.weight.grad is None else self.weight.grad
 
 
 class LazyTable:
@@ -68,22 +50,33 @@ class LazyTable:
 
     Args:
         weight: the table; changed in place.
+        learning_rate: of the steps, all the same.
         decay: of the moving average; 0 for none.
+        state, last: where the state is to lie: (rows, parts · width) and (rows,).
     """
 
-    def __init__(self, weight: Tensor, *, decay: float) -> None:
-        self.weight, self.decay = weight.detach(), decay
+    def __init__(
+        self,
+        weight: Tensor,
+        *,
+        learning_rate: float,
+        decay: float,
+        state: Tensor | None = None,
+        last: Tensor | None = None,
+    ) -> None:
+        self.weight, self.learning_rate, self.decay = weight.detach(), learning_rate, decay
         num_rows, width = weight.shape
         self.width = width
-        parts = 3 if decay else 2
-        self.state = weight.new_zeros(num_rows, parts * width)  # m, v and the average of a row lie side by side
+        # m, v and the average of a row lie side by side
+        self.state = weight.new_zeros(num_rows, num_parts(decay) * width) if state is None else state
         if decay:
-            self.state[:, 2 * width :] = self.weight
-        self.last = torch.zeros(num_rows if decay else 0, dtype=torch.int64)  # the step a row's average belongs to
-        self.owner = torch.zeros(num_rows, dtype=torch.int32)
+            self.average.copy_(self.weight)
+        # the step a row belongs to
+        self.last = torch.zeros(num_rows, dtype=torch.int64, device=weight.device) if last is None else last
+        self.owner = torch.zeros(num_rows if weight.device.type == "cpu" else 0, dtype=torch.int32)
 
-    def touched(self, rows: Tensor, gradient: Tensor) -> Touched:
-        """Sum the gradients of equal rows: (N,), (N, width) -> U distinct ones.
+    def distinct(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The distinct ones of the rows, and each one's place among them: (N,) -> (U,), (N,).
 
         Each place writes its number at its row; the place whose number stays speaks for all equal ones. Unlike sorting,
         this is linear in N.
@@ -92,51 +85,100 @@ class LazyTable:
         self.owner[rows] = places
         speaker = self.owner[rows]  # (N,)
         speaks = speaker == places
-        compact = (speaks.cumsum(0, dtype=torch.int32) - 1)[speaker.long()]  # (N,), the number of its distinct row
-        distinct = rows[speaks]
-        summed = gradient.new_zeros(len(distinct), self.width).index_add_(0, compact, gradient)
-        return Touched(self, distinct, summed)
+        # As int64: torch sums by int32 places five times more slowly.
+        return rows[speaks], (speaks.cumsum(0) - 1)[speaker.long()]
 
-    def update(self, rows: Tensor, gradient: Tensor, *, step: int, learning_rate: float) -> None:
-        """One step of Adam and of the average for the touched rows."""
-        beta1, beta2 = BETAS
-        state = self.state[rows]  # (U, parts width)
+    def read(self, rows: Tensor, step: int) -> Touched:
+        """Distinct rows as they are after this step."""
+        state, weight = self.state.index_select(0, rows), self.weight.index_select(0, rows)  # faster than [rows]
+        self._age(weight, state, self.last[rows], step)
+        return Touched(self, rows, weight.requires_grad_(), state)
+
+    def _age(self, weight: Tensor, state: Tensor, since: Tensor, step: int) -> None:
+        """Bring rows to this step, in place: weight (U, width), state (U, parts · width), since (U,)."""
+        factors = idle(since, torch.tensor(step), decay=self.decay, dtype=weight.dtype)
         mean, square, *average = torch.split(state, self.width, dim=1)
-        old = self.weight[rows]  # (U, width)
+        direction = mean / square.contiguous().sqrt_().add_(factors.epsilon)  # square is a part of each row
+        for kept in average:
+            kept.lerp_(weight, 1 - factors.kept).addcmul_(direction, factors.average, value=-self.learning_rate)
+        weight.addcmul_(direction, factors.weight, value=-self.learning_rate)
+        mean.mul_(factors.mean)
+        square.mul_(factors.square)
+
+    @torch.no_grad()
+    def update(self, touched: Touched, *, step: int) -> None:
+        """One step of Adam and of the average, from the rows' gradient."""
+        (beta1, beta2), gradient, weight = BETAS, touched.gradient, touched.weight
+        mean, square, *average = torch.split(touched.state, self.width, dim=1)
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        spread = square.sqrt().div_((1 - beta2**step) ** 0.5).add_(EPSILON)
-        new = old.addcdiv(mean, spread, value=-learning_rate / (1 - beta1**step))
+        spread = square.contiguous().sqrt_().div_((1 - beta2**step) ** 0.5).add_(EPSILON)
+        weight.addcdiv_(mean, spread, value=-self.learning_rate / (1 - beta1**step))
         for kept in average:
-            behind = decay_product(self.last[rows], step - 1, self.decay).to(kept)[:, None]  # (U, 1)
-            kept.sub_(old).mul_(behind).add_(old)
-            kept.lerp_(new, 1 - decay_at(step, self.decay))
-            self.last[rows] = step
-        self.weight[rows] = new
-        self.state[rows] = state
+            kept.lerp_(weight, 1 - decay_at(step, self.decay))
+        self.weight[touched.rows], self.state[touched.rows], self.last[touched.rows] = weight, touched.state, step
 
-    def catch_up(self, step: int) -> Tensor:
-        """The average of every row as of this step: (rows, width)."""
-        average = self.state[:, 2 * self.width :]
-        behind = decay_product(self.last, step, self.decay).to(average)[:, None]
-        average.sub_(self.weight).mul_(behind).add_(self.weight)
+    @torch.no_grad()
+    def catch_up(self, step: int) -> None:
+        """Bring every row to this step."""
+        if int(self.last.min()) == step:
+            return
+        self._age(self.weight, self.state, self.last, step)
         self.last.fill_(step)
-        return average
+
+    @property
+    def average(self) -> Tensor:
+        """The rows' averages as of the step each belongs to: (rows, width)."""
+        return self.state[:, 2 * self.width :]
 
 
-def lazy_tables(embedding: FeatureEmbedding, *, decay: float) -> list[LazyTable]:
-    """The tables of an embedding layer, from now on trained by the rows they touch."""
-    embedding.lookups = []
-    return [LazyTable(table, decay=decay) for table in embedding.tables]
+class LazyEmbedding:
+    """The tables of an embedding layer, from now on trained by the rows that its forward passes read.
 
+    Shape: state (parts · number of weights,) and last (rows,) hold those of all tables one after the other.
 
-def collect(embedding: FeatureEmbedding, tables: list[LazyTable]) -> list[Touched]:
-    """What the last forward and backward passes touched; the record is emptied."""
-    lookups, embedding.lookups = embedding.lookups or [], []
-    touched = []
-    for number, table in enumerate(tables):
-        mine = [lookup for lookup in lookups if lookup.table == number and lookup.vectors.grad is not None]
-        if mine:
-            rows = torch.cat([lookup.rows for lookup in mine])
-            touched.append(table.touched(rows, torch.cat([lookup.vectors.grad for lookup in mine])))  # type: ignore[misc]
-    return touched
+    Args:
+        embedding: the layer.
+        learning_rate, decay: see :class:`LazyTable`.
+        now: how many steps were made.
+    """
+
+    def __init__(
+        self, embedding: FeatureEmbedding, *, learning_rate: float, decay: float, now: Callable[[], int]
+    ) -> None:
+        self.state = embedding.weight.detach().new_zeros(num_parts(decay) * len(embedding.weight))
+        self.last = torch.zeros(embedding.num_rows, dtype=torch.int64, device=embedding.weight.device)
+        sizes = [len(table) for table in embedding.tables]
+        states = torch.split(self.state, [num_parts(decay) * table.numel() for table in embedding.tables])
+        self.tables = [
+            LazyTable(table, learning_rate=learning_rate, decay=decay, state=state.view(len(table), -1), last=last)
+            for table, state, last in zip(embedding.tables, states, torch.split(self.last, sizes), strict=True)
+        ]
+        self.reads: list[list[Touched]] = [[] for _ in self.tables]
+        self.now = now
+        embedding.read = self.read
+
+    def read(self, number: int, rows: Tensor) -> Tensor:
+        """Rows of the table with this number, as they are now: (N,) -> (N, width)."""
+        table = self.tables[number]
+        distinct, places = table.distinct(rows)
+        touched = table.read(distinct, self.now())
+        self.reads[number].append(touched)
+        return touched.weight.index_select(0, places)
+
+    def take(self) -> list[Touched]:
+        """What came back to the rows that were read since the last call; each table has one part, or none."""
+        reads, self.reads = self.reads, [[] for _ in self.tables]
+        trained = [[read for read in of_table if read.weight.grad is not None] for of_table in reads]
+        return [self._joined(of_table) for of_table in trained if of_table]
+
+    def _joined(self, reads: list[Touched]) -> Touched:
+        """Several reads of one table as one."""
+        if len(reads) == 1:
+            return reads[0]
+        table = reads[0].table
+        rows, places = table.distinct(torch.cat([read.rows for read in reads]))
+        joined = table.read(rows, self.now())
+        gradients = torch.cat([read.gradient for read in reads])
+        joined.weight.grad = torch.zeros_like(joined.weight).index_add_(0, places, gradients)
+        return joined

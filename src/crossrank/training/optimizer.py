@@ -10,8 +10,9 @@
 The average's decay d_t starts small, as in TensorFlow's moving average that the paper used: otherwise a run of a few
 thousand steps would be judged by its initial weights.
 
-Embedding tables are updated in one of two ways. ``dense`` is the textbook, every row at every step. ``lazy`` touches
-the rows of the batch alone (:mod:`crossrank.training.lazy`), so that a step costs the same for any vocabulary.
+Embedding tables are updated in one of two ways, with the same result. ``dense`` is the textbook, every row at every
+step. ``lazy`` touches the rows of the batch alone and brings a row up to date when it is read
+(:mod:`crossrank.training.lazy`), so that a step costs the same for any vocabulary.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
-from crossrank.training.lazy import BETAS, EPSILON, collect, decay_at, lazy_tables
+from crossrank.training.idle import BETAS, EPSILON, decay_at
+from crossrank.training.lazy import LazyEmbedding, LazyTable
 from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.settings import TrainingSettings
 
@@ -41,7 +43,12 @@ class Optimizer:
         self.settings, self.decay, self.clock = settings, settings.average_decay, clock or NoClock()
         embeddings = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
         lazy = embeddings if settings.tables == "lazy" else []
-        self.lazy = {embedding: lazy_tables(embedding, decay=self.decay) for embedding in lazy}
+        self.lazy = {
+            embedding: LazyEmbedding(
+                embedding, learning_rate=settings.learning_rate, decay=self.decay, now=lambda: self.steps
+            )
+            for embedding in lazy
+        }
         tables = {id(embedding.weight) for embedding in lazy}
         self.dense = {name: p for name, p in model.named_parameters() if id(p) not in tables}
         self.names = {id(p): name for name, p in model.named_parameters()}
@@ -55,7 +62,7 @@ class Optimizer:
         self.adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.clock.mark("backward")
-        touched = [part for embedding, tables in self.lazy.items() for part in collect(embedding, tables)]
+        touched = [part for embedding in self.lazy.values() for part in embedding.take()]
         gradients = [p.grad for p in self.parameters if p.grad is not None] + [part.gradient for part in touched]
         if self.settings.clip_norm:
             norm = nn.utils.get_total_norm(gradients)
@@ -63,7 +70,7 @@ class Optimizer:
         self.adam.step()
         self.steps += 1
         for part in touched:
-            part.table.update(part.rows, part.gradient, step=self.steps, learning_rate=self.settings.learning_rate)
+            part.table.update(part, step=self.steps)
         self.clock.mark("update")
         if self.averages:
             weights = [parameter.detach() for parameter in self.parameters]
@@ -73,11 +80,13 @@ class Optimizer:
     @contextlib.contextmanager
     def using(self, *, averaged: bool) -> Iterator[None]:
         """Inside, the model has its averaged or its raw weights, and any change to them is undone at the end."""
-        weights = [*self.parameters, *(table.weight for tables in self.lazy.values() for table in tables)]
+        tables = [table for _, table in self._lazy_tables()]
+        for table in tables:
+            table.catch_up(self.steps)
+        weights = [*self.parameters, *(table.weight for table in tables)]
         raw = [weight.detach().clone() for weight in weights]
         if averaged and self.decay:
-            caught_up = [table.catch_up(self.steps) for tables in self.lazy.values() for table in tables]
-            _set(weights, [*self.averages, *caught_up])
+            _set(weights, [*self.averages, *(table.average for table in tables)])
         try:
             yield
         finally:
@@ -92,10 +101,8 @@ class Optimizer:
                 state[f"{key}.{name}"] = value
             if self.averages:
                 state[f"average.{name}"] = self.averages[i]
-        for embedding, tables in self.lazy.items():
-            for number, table in enumerate(tables):
-                name = f"{self.names[id(embedding.weight)]}.{number}"
-                state |= {f"rows.{name}": table.weight, f"state.{name}": table.state, f"last.{name}": table.last}
+        for name, table in self._lazy_tables():
+            state |= {f"rows.{name}": table.weight, f"state.{name}": table.state, f"last.{name}": table.last}
         return state
 
     @torch.no_grad()
@@ -108,12 +115,20 @@ class Optimizer:
             self.adam.state[parameter] = {k: state[f"{k}.{name}"].clone() for k in keys if f"{k}.{name}" in state}
             if self.averages:
                 self.averages[i].copy_(state[f"average.{name}"])
-        for embedding, tables in self.lazy.items():
-            for number, table in enumerate(tables):
-                name = f"{self.names[id(embedding.weight)]}.{number}"
-                table.weight.copy_(state[f"rows.{name}"])
-                table.state.copy_(state[f"state.{name}"])
-                table.last.copy_(state[f"last.{name}"])
+        for name, table in self._lazy_tables():
+            table.weight.copy_(state[f"rows.{name}"])
+            table.state.copy_(state[f"state.{name}"])
+            table.last.copy_(state[f"last.{name}"])
+
+    def _lazy_tables(self) -> Iterator[tuple[str, LazyTable]]:
+        for embedding, lazy in self.lazy.items():
+            for number, table in enumerate(lazy.tables):
+                yield f"{self.names[id(embedding.weight)]}.{number}", table
+
+    def close(self) -> None:
+        """Leave an ordinary model; its lazy tables have the weights of the last reading of all rows."""
+        for embedding in self.lazy:
+            embedding.read = None
 
 
 @torch.no_grad()

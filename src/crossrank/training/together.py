@@ -33,7 +33,8 @@ def share_a_program(
     models: Sequence[Model], dataset: EncodedDataset, settings: TrainingSettings, *, seeds: Sequence[int]
 ) -> ManyTraining | None:
     """The joint steps of models of one shape, or None where they have to be trained one after the other."""
-    settings, device = settings.for_model(models[0]), choose_device(settings.device)
+    device = choose_device(settings.device)
+    settings = settings.for_model(models[0], device.type)
     if not can_share_a_program(models[0], dataset.train, settings, device):
         return None
     kind = dataset.schema.label.kind

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import crossrank
@@ -20,6 +21,7 @@ from crossrank.evaluation.findings import write_findings
 from crossrank.evaluation.spectrum import measure_spectra
 from crossrank.files import publish, write_json, writing
 from crossrank.models import Model, build_model
+from crossrank.models.own import check_model
 from crossrank.nn import FeatureEmbedding
 from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine, read_json
@@ -30,6 +32,7 @@ from crossrank.training.memory import keep_freed_memory
 from crossrank.training.profile import StepClock
 from crossrank.training.settings import Config
 from crossrank.training.together import evaluators, share_a_program, train_many
+from crossrank.training.trackers import Tracker, find_tracker
 from crossrank.training.trainer import Trainer
 
 
@@ -45,6 +48,7 @@ def train(
     test: bool = True,
     progress: bool | None = None,
     clock: StepClock | None = None,
+    track: str | Tracker | None = None,
     on_evaluation: Callable[[int, dict[str, Any]], None] | None = None,
 ) -> Run:
     """Train a model and save it as a run folder.
@@ -60,6 +64,7 @@ def train(
         test: measure the test rows at the end; a search that still has to choose must not look at them.
         progress: show a bar; ``None`` for on a terminal only.
         clock: a :class:`StepClock` to learn where the time of a step goes.
+        track: who is told how it goes: "tensorboard", "mlflow", or a :class:`~crossrank.training.trackers.Tracker`.
         on_evaluation: called with the step and the validation metrics after each evaluation; what it raises ends the
             training.
 
@@ -73,11 +78,12 @@ def train(
     """
     into = Path(into)
     config = config if isinstance(config, Config) else Config.parse(config or {})
+    tracker = find_tracker(track)
     keep_freed_memory()
     partial = _claim(into, resume=resume, overwrite=overwrite)
     try:
         with writing(into, RunError):
-            dataset = _dataset(data, schema, config, partial)
+            dataset = _dataset(data, schema, config, partial, progress=progress)
             _train(
                 dataset,
                 config,
@@ -87,6 +93,7 @@ def train(
                 test=test,
                 progress=progress,
                 clock=clock,
+                tracker=tracker,
                 on_evaluation=on_evaluation,
             )
             publish(partial, into)
@@ -134,13 +141,14 @@ def _train_together(
     resume: bool = False,
     test: bool = True,
     progress: bool | None = None,
+    track: str | Tracker | None = None,
 ) -> bool:
     """Train models that differ in their seed alone as one program, into a folder each; False where that cannot be."""
     config = config if isinstance(config, Config) else Config.parse(config or {})
     encoded = isinstance(data, EncodedDataset) or (Path(data) / "manifest.json").is_file()
-    if resume or not encoded or choose_device(config.training.device).type == "cpu":
+    if resume or track or not encoded or choose_device(config.training.device).type == "cpu":
         return False
-    dataset = _dataset(data, schema, config, Path())
+    dataset = _dataset(data, schema, config, Path(), progress=progress)
     with torch.random.fork_rng(devices=[]):
         models = [_seeded_model(config, dataset, seed) for seed in places]
     many = share_a_program(models, dataset, config.training, seeds=list(places))
@@ -191,7 +199,9 @@ def _claim(into: Path, *, resume: bool, overwrite: bool) -> Path:
     return partial
 
 
-def _dataset(data: Any, schema: Schema | None, config: Config, partial: Path) -> EncodedDataset:
+def _dataset(
+    data: Any, schema: Schema | None, config: Config, partial: Path, *, progress: bool | None
+) -> EncodedDataset:
     """The encoded dataset that was meant: as given, opened, or made from a raw table for this training only."""
     if isinstance(data, EncodedDataset):
         return data
@@ -202,7 +212,8 @@ def _dataset(data: Any, schema: Schema | None, config: Config, partial: Path) ->
 
     table = open_table(data)
     schema = schema or Schema.infer(table.head())
-    return prepare(table, schema, partial / "dataset", split=config.split, overwrite=True)
+    shown = progress is not False
+    return prepare(table, schema, partial / "dataset", split=config.split, overwrite=True, progress=shown)
 
 
 def _train(
@@ -215,6 +226,7 @@ def _train(
     test: bool,
     progress: bool | None,
     clock: StepClock | None,
+    tracker: Tracker,
     on_evaluation: Callable[[int, dict[str, Any]], None] | None,
 ) -> None:
     """Train and write the run into the folder."""
@@ -227,19 +239,25 @@ def _train(
         )
     write_json(folder / "plan.json", {"config": config.to_dict(), **facts})
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        model = _seeded_model(config, dataset, seed)
+        model, rows = _seeded_model(config, dataset, seed), dataset.train
+        check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
         trainer = Trainer(model, dataset, config.training, seed=seed, folder=folder, clock=clock)
-        trainer.on_evaluation = on_evaluation
+        trainer.on_line, trainer.on_evaluation = tracker.line, on_evaluation
         if resume:
             trainer.resume()
-        trainer.train(show_progress=progress)
-    _finish(trainer, dataset, config, facts, folder, test=test)
+        report = None
+        tracker.start(folder.name.removesuffix(".partial"), folder, config.to_dict(), trainer.position.step)
+        try:
+            trainer.train(show_progress=progress)
+            report = _finish(trainer, dataset, config, facts, folder, test=test)
+        finally:
+            tracker.finish(report)
 
 
 def _finish(
     trainer: Trainer, dataset: EncodedDataset, config: Config, facts: dict[str, Any], folder: Path, *, test: bool
-) -> None:
-    """Measure the trained model and write every file of the run into the folder."""
+) -> dict[str, Any]:
+    """Measure the trained model and write every file of the run into the folder; returns its report."""
     model, report = trainer.model, _report(trainer, dataset, test=test)
     trainer.close()
     with torch.random.fork_rng(devices=[]):
@@ -256,6 +274,7 @@ def _finish(
         _remove(folder / leftover)
     shutil.rmtree(folder / "dataset", ignore_errors=True)
     write_run(folder, model=model, encoder=dataset.encoder, config=config.to_dict(), info=info, report=report)
+    return report
 
 
 def _remove(path: Path) -> None:

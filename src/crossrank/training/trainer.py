@@ -65,13 +65,13 @@ class Trainer:
         device_training: DeviceTraining | ModelOfMany | None = None,
         clock: StepClock | None = None,
     ) -> None:
-        settings = settings.for_model(model)
+        device = choose_device(settings.device)
+        settings = settings.for_model(model, device.type)
         self.model, self.dataset, self.settings, self.seed, self.folder = model, dataset, settings, seed, folder
         self.clock = clock or NoClock()
         self.label_kind = dataset.schema.label.kind
         self.criterion = CRITERIA[self.label_kind]
         self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in model.layout.embedded}
-        device = choose_device(settings.device)
         if device.type == "cuda" and device_training is None:
             device_training = DeviceTraining(
                 model, dataset.train, settings, seed=seed, label_kind=self.label_kind, device=device
@@ -84,6 +84,7 @@ class Trainer:
             model.embedding.register_forward_hook(lambda *_: self.clock.mark("gather"))
         self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim)
         self.position = Position()
+        self.on_line: Callable[[dict[str, Any]], None] | None = None
         self.on_evaluation: Callable[[int, dict[str, Any]], None] | None = None
         self.best: dict[str, Tensor] = {}
         self.journal = folder / "metrics.jsonl"
@@ -95,6 +96,8 @@ class Trainer:
         self.position, tensors = load_checkpoint(self.folder)
         self.best = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("best.")}
         self.optimizer.restore(tensors)
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(tensors[f"buffer.{name}"])
         lines = self.journal.read_text(encoding="utf-8").splitlines(keepends=True)
         self.journal.write_text("".join(lines[: self.position.journal_lines]), encoding="utf-8")
 
@@ -126,8 +129,7 @@ class Trainer:
 
     def close(self) -> None:
         """Leave an ordinary model on the processor."""
-        if self.on_device:
-            self.on_device.close()
+        (self.on_device or self.optimizer).close()
 
     def measured(self, split: Split) -> Split:
         """A split whose batches come where the model is."""
@@ -192,7 +194,8 @@ class Trainer:
         self._write(line | {"valid": averaged, "valid_raw": raw})
         bar.advance(position.step, note=f"valid {self.criterion} {averaged[self.criterion]:.4f}")
         best = {f"best.{name}": tensor for name, tensor in self.best.items()}
-        save_checkpoint(self.folder, position, self.optimizer.state() | best)
+        buffers = {f"buffer.{name}": tensor for name, tensor in self.model.named_buffers()}
+        save_checkpoint(self.folder, position, self.optimizer.state() | best | buffers)
         if self.on_evaluation:
             self.on_evaluation(position.step, averaged)
 
@@ -204,3 +207,5 @@ class Trainer:
         with self.journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         self.position.journal_lines += 1
+        if self.on_line:
+            self.on_line(line)
