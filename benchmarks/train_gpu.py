@@ -51,8 +51,9 @@ def paper_model(dataset: EncodedDataset) -> Model:
 
 
 def start(dataset: EncodedDataset, **settings: Any) -> DeviceTraining:
-    made = TrainingSettings(**settings)
-    return DeviceTraining(paper_model(dataset), dataset.train, made, seed=0, label_kind="binary", device=CUDA)
+    model = paper_model(dataset)
+    made = TrainingSettings(**settings).for_model(model, "cuda")
+    return DeviceTraining(model, dataset.train, made, seed=0, label_kind="binary", device=CUDA)
 
 
 def speed(dataset: EncodedDataset, batch_size: int, *, seconds: float) -> dict[str, Any]:

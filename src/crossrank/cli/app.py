@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,12 +16,34 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: crossrank demo",
 )
-data_commands = typer.Typer(help="Look into tables and datasets, and make large ones.", no_args_is_help=True)
-bench_commands = typer.Typer(help="Measure the library on this machine.", no_args_is_help=True)
+data_commands = typer.Typer(
+    help="Look into tables and datasets, and make large ones.",
+    no_args_is_help=True,
+    epilog="Example: crossrank data describe clicks.csv",
+)
+bench_commands = typer.Typer(
+    help="Measure the library on this machine.", no_args_is_help=True, epilog="Example: crossrank bench models"
+)
 out, talk = Console(), Console(stderr=True)
 
+
+def runs_from(incomplete: str) -> list[str]:
+    """Run folders whose path begins so, for shells that complete words; not more than three folders down."""
+    below = [f"{glob.escape(incomplete)}{depth}/run.json" for depth in ("*", "*/*", "*/*/*")]
+    return [path.removesuffix("/run.json") for pattern in below for path in sorted(glob.glob(pattern))]  # noqa: PTH207
+
+
+def models_from(incomplete: str) -> list[tuple[str, str]]:
+    """Models whose name begins so, and a line about each."""
+    from crossrank.models import MODELS
+
+    return [(name, entry.about) for name, entry in MODELS.items() if name.startswith(incomplete)]
+
+
 OnError = Literal["raise", "skip"]
+RunFolder = Annotated[Path, typer.Argument(help="A run folder.", autocompletion=runs_from)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
 Overwrite = Annotated[bool, typer.Option(help="Replace what stands there, once the new one is complete.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file; see `crossrank config`.")]

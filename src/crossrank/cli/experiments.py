@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crossrank.cli.app import Json, app, out, say, table_of
+from crossrank.cli.app import Json, app, models_from, out, say, table_of
 from crossrank.errors import ConfigError
 
 
@@ -44,7 +44,9 @@ def paper(
 def tune(
     dataset: Annotated[Path, typer.Argument(help="An encoded dataset.")],
     into: Annotated[Path, typer.Option(help="The folder of the search; an unfinished one is gone on with.")],
-    space: Annotated[str, typer.Option(help="A TOML file, or a model's name for its usual space.")] = "dcn-v2",
+    space: Annotated[
+        str, typer.Option(help="A TOML file, or a model's name for its usual space.", autocompletion=models_from)
+    ] = "dcn-v2",
     trials: Annotated[int, typer.Option(help="Trainings in all stages together.")] = 48,
     stages: Annotated[int, typer.Option(help="Coarse to fine; 1 for a single search.")] = 2,
     seeds: Annotated[int, typer.Option(help="Final trainings of the winner, measured on the test rows.")] = 5,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from crossrank.cli.app import Json, Overwrite, app, number, out, say, table_of
+from crossrank.cli.app import Json, Overwrite, app, number, out, runs_from, say, table_of
 from crossrank.errors import ConfigError
 
 
@@ -27,7 +27,9 @@ class Found:
 
 @app.command(epilog="Example: crossrank explain runs/first --top 20")
 def explain(
-    run: Annotated[Path, typer.Argument(help="A run folder, or a folder of seeds with --seeds.")],
+    run: Annotated[
+        Path, typer.Argument(help="A run folder, or a folder of seeds with --seeds.", autocompletion=runs_from)
+    ],
     top: Annotated[int, typer.Option(help="How many pairs.")] = 15,
     layer: Annotated[int | None, typer.Option(help="Only this cross layer, counted from 1.")] = None,
     directed: Annotated[bool, typer.Option(help="Each direction of a pair on its own.")] = False,
@@ -61,7 +63,7 @@ def explain(
 
 @app.command(epilog="Example: crossrank report runs/first runs/second --into comparison.html")
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; several are compared.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; several are compared.", autocompletion=runs_from)],
     into: Annotated[
         Path | None, typer.Option(help="The page to write; left out, report.html in the first run.")
     ] = None,
@@ -77,7 +79,9 @@ def report(
 
 @app.command(epilog="Example: crossrank compress runs/first --rank auto --dataset data/clicks --into runs/small")
 def compress(
-    run: Annotated[Path, typer.Argument(help="A run of a DCN-V2 with full-rank cross layers.")],
+    run: Annotated[
+        Path, typer.Argument(help="A run of a DCN-V2 with full-rank cross layers.", autocompletion=runs_from)
+    ],
     into: Annotated[Path, typer.Option(help="The run folder to make.")],
     rank: Annotated[str, typer.Option(help="The new rank, or auto: the smallest that keeps the quality.")] = "auto",
     dataset: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crossrank.cli.app import ConfigFile, Sets, app, bench_commands, out
+from crossrank.cli.app import ConfigFile, Sets, app, bench_commands, models_from, out
 
 
 @app.command(epilog="Example: crossrank cost data/clicks --config mix.toml")
@@ -33,7 +33,7 @@ def cost(
     out.print(cost_table({settings.name: model_cost(settings, features)}), markup=False, highlight=False)
 
 
-@app.command()
+@app.command(epilog="Example: crossrank models")
 def models() -> None:
     """List the models, a line each."""
     from crossrank.models import MODELS
@@ -44,7 +44,11 @@ def models() -> None:
 
 
 @app.command(epilog="Example: crossrank config dcn-mix > config.toml")
-def config(model: Annotated[str, typer.Argument(help="A model's name; see `crossrank models`.")] = "dcn-v2") -> None:
+def config(
+    model: Annotated[
+        str, typer.Argument(help="A model's name; see `crossrank models`.", autocompletion=models_from)
+    ] = "dcn-v2",
+) -> None:
     """Print a config file with every setting of a model, its default and its meaning."""
     from crossrank.config import template
     from crossrank.data.splits import SplitSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from crossrank.cli.app import (
     Json,
     OnError,
     Overwrite,
+    RunFolder,
     SchemaFile,
     Sets,
     app,
@@ -22,6 +23,8 @@ from crossrank.cli.app import (
     table_of,
     talk,
 )
+
+Tracked = Literal["tensorboard", "mlflow"]
 
 
 @app.command(epilog="Example: crossrank demo --into runs/demo")
@@ -102,6 +105,7 @@ def train(
     seeds: Annotated[int, typer.Option(help="Train this many models; report mean and deviation.", min=1)] = 1,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
+    track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -118,7 +122,9 @@ def train(
 
         meaning = _schema(open_table(data), schema, label)
     if seeds > 1:
-        summary = train_seeds(data, into=into, seeds=seeds, config=settings, schema=meaning, overwrite=overwrite)
+        summary = train_seeds(
+            data, into=into, seeds=seeds, config=settings, schema=meaning, overwrite=overwrite, track=track
+        )
         _show_spread(summary, as_json)
     else:
         clock = StepClock() if profile else None
@@ -128,6 +134,7 @@ def train(
             "resume": resume,
             "overwrite": overwrite,
             "clock": clock,
+            "track": track,
         }
         run = train_run(data, into=into, config=settings, **options)
         if clock:
@@ -139,7 +146,7 @@ def train(
 
 @app.command(epilog="Example: crossrank evaluate runs/first later.csv --json")
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunFolder,
     data: Annotated[
         Path | None, typer.Argument(help="A dataset or a table; left out, the stored test metrics.")
     ] = None,
@@ -156,7 +163,7 @@ def evaluate(
 
 @app.command(epilog="Example: crossrank predict runs/first today.parquet --into scored.parquet")
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunFolder,
     table: Annotated[Path, typer.Argument(help="Raw rows (csv, tsv, parquet); the label is not needed.")],
     into: Annotated[Path, typer.Option(help="The table to write: csv, tsv or parquet, by its suffix.")],
     column: Annotated[str, typer.Option(help="The name of the new column.")] = "probability",

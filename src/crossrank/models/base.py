@@ -19,7 +19,8 @@ class Model(nn.Module, abc.ABC):
     """A network that turns the features of B rows into B logits.
 
     ``forward`` embeds the features into x0 and asks :meth:`logits` for the rest, so a subclass describes only what it
-    does with x0. A model with a second table (a linear term, say) overrides ``forward``.
+    does with x0. A model with a second table (a linear term, say) overrides ``forward``. How to bring one of your own
+    stands in :mod:`crossrank.models.own`.
 
     Shape: features of B rows -> (B,).
     """
@@ -45,8 +46,9 @@ class Model(nn.Module, abc.ABC):
                 yield parameter
 
     def cross_networks(self) -> list[CrossNetwork]:
-        """The cross networks fed with x0, for explanations; none in most baselines."""
-        return [module for module in self.modules() if isinstance(module, CrossNetwork)]
+        """The cross networks fed with x0, for explanations; none in most baselines. Others are told by their width."""
+        networks = (module for module in self.modules() if isinstance(module, CrossNetwork))
+        return [network for network in networks if network.layers[0].input_dim == self.layout.input_dim]
 
     def tables(self) -> list[FeatureEmbedding]:
         """Every embedding table of the model; their features are ``layout.embedded``, in that order."""

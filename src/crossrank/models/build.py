@@ -69,7 +69,7 @@ def parse_model_settings(values: Mapping[str, Any]) -> ModelSettings:
     """The ``model`` part of a configuration, read by the class that ``name`` selects (``dcn-v2`` if left out)."""
     name = values.get("name", "dcn-v2")
     if name not in MODELS:
-        hint = did_you_mean(str(name), MODELS)
+        hint = did_you_mean(str(name), MODELS) or "Import the module that registers it first, if it is one of your own."
         raise ConfigError(f"model.name must be one of {listing(MODELS, most=40)}; got {name!r}.", hint=hint)
     return parse(MODELS[name].settings, values, path="model")
 

@@ -1,4 +1,15 @@
-"""The equations: tensors in, tensors out; torch alone."""
+"""The equations: tensors in, tensors out; torch alone.
+
+Every layer is an ordinary ``nn.Module`` and goes into any network of yours:
+
+    >>> from torch import nn, randn
+    >>> from crossrank.nn import CrossNetwork, DeepNetwork, OutputLayer
+    >>> network = nn.Sequential(CrossNetwork(8, num_layers=2), DeepNetwork(8, sizes=[16]), OutputLayer(16))
+    >>> network(randn(5, 8)).shape
+    torch.Size([5])
+
+To train such a network with crossrank, see :mod:`crossrank.models.own`.
+"""
 
 from crossrank.nn.activations import ACTIVATIONS, Activation, resolve_activation
 from crossrank.nn.attention import InteractingLayer

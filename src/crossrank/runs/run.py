@@ -19,7 +19,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from crossrank.data import Encoder
 from crossrank.errors import RunError
@@ -182,7 +183,7 @@ def write_run(
     write_json(folder / "config.json", config)
     encoder.schema.save(folder / "schema.json")
     encoder.save(folder / "encoder")
-    save_file({name: tensor.contiguous().cpu() for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
+    save_file(_separate(model.state_dict()), folder / WEIGHTS)
     write_json(folder / "report.json", report)
     files = [
         "config.json",
@@ -192,6 +193,17 @@ def write_run(
     ]
     checksums = {name: checksum(folder / name) for name in files}
     write_json(folder / "run.json", {"format_version": FORMAT_VERSION, **info, "checksums": checksums})
+
+
+def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor in memory of its own, also where a model of somebody's own uses one under two names."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in weights.items():
+        place = tensor.untyped_storage().data_ptr()
+        result[name] = (tensor.clone() if place in seen else tensor).contiguous().cpu()
+        seen.add(place)
+    return result
 
 
 def read_json(path: Path) -> Any:

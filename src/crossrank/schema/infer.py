@@ -70,7 +70,17 @@ def infer_columns(table: Any, *, label: str | None = None) -> tuple[list[Column]
     others = {name: cells for name, cells in columns.items() if name != target.name}
     weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
     group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
-    drafts = {name: _draft(name, cells) for name, cells in others.items() if name not in (weight, group)}
+    features = _features({name: cells for name, cells in others.items() if name not in (weight, group)})
+    return features, target, weight, group
+
+
+def infer_features(table: Any) -> list[Column]:
+    """The drafted features of a table all of whose columns may be features; label, weight and group stand elsewhere."""
+    return _features(_read(table))
+
+
+def _features(columns: Mapping[str, list[Any]]) -> list[Column]:
+    drafts = {name: _draft(name, cells) for name, cells in columns.items()}
     features = [draft for draft in drafts.values() if not isinstance(draft, str)]
     if not features:
         reasons = ", ".join(f"'{name}' ({reason})" for name, reason in islice(drafts.items(), 6))
@@ -78,7 +88,7 @@ def infer_columns(table: Any, *, label: str | None = None) -> tuple[list[Column]
             f"A table needs a column that can be a feature; got {reasons or 'no others'}.",
             hint="To use one of them anyway, write the schema by hand.",
         )
-    return features, target, weight, group
+    return features
 
 
 def _read(table: Any) -> dict[str, list[Any]]:

@@ -21,7 +21,7 @@ from crossrank.evaluation.findings import write_findings
 from crossrank.evaluation.spectrum import measure_spectra
 from crossrank.files import publish, write_json, writing
 from crossrank.models import Model, build_model
-from crossrank.models.own import check_model
+from crossrank.models.own import BUILT_IN, check_model
 from crossrank.nn import FeatureEmbedding
 from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine, read_json
@@ -146,7 +146,8 @@ def _train_together(
     """Train models that differ in their seed alone as one program, into a folder each; False where that cannot be."""
     config = config if isinstance(config, Config) else Config.parse(config or {})
     encoded = isinstance(data, EncodedDataset) or (Path(data) / "manifest.json").is_file()
-    if resume or track or not encoded or choose_device(config.training.device).type == "cpu":
+    own = config.model.name not in BUILT_IN  # it may do what cannot be stacked, such as batch statistics
+    if resume or track or own or not encoded or choose_device(config.training.device).type == "cpu":
         return False
     dataset = _dataset(data, schema, config, Path(), progress=progress)
     with torch.random.fork_rng(devices=[]):
@@ -158,7 +159,9 @@ def _train_together(
     facts = [{"seed": seed, "data_fingerprint": dataset.fingerprint} for seed in places]
     for folder, fact in zip(folders, facts, strict=True):
         write_json(folder / "plan.json", {"config": config.to_dict(), **fact})
-    trainers = train_many(many, dataset, config.training, folders, show_progress=progress)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(min(places))  # of what dropout drops
+        trainers = train_many(many, dataset, config.training, folders, show_progress=progress)
 
     def finish(trainer: Trainer, fact: dict[str, Any], place: Path) -> None:
         _finish(trainer, dataset, config, fact, trainer.folder, test=test)

@@ -1,0 +1,330 @@
+"""Training and prediction as scikit-learn does them: data frames and arrays in, pipelines and searches around.
+
+Example::
+
+    from crossrank.sklearn import CrossRankClassifier
+
+    model = CrossRankClassifier("dcn-v2", settings={"model.cross.num_layers": 3, "training.epochs": 20})
+    model.fit(clicks.drop("click"), clicks["click"])
+    model.predict_proba(later)[:, 1]
+    cr.explain(model.run_, top=10)                   # all that works on a run
+
+    search = GridSearchCV(model, {"model": ["dcn-v2", "dnn"], "training.learning_rate": [1e-3, 1e-2]})
+
+A setting's dotted name, as after ``--set`` on the command line, is also a name for ``set_params`` and for a search.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossrank.config import override
+from crossrank.data.table import open_table
+from crossrank.errors import MissingExtraError
+from crossrank.evaluation.metrics import sigmoid
+from crossrank.runs import Run
+from crossrank.schema import Column, Label, LabelKind, Numeric, Schema
+from crossrank.schema.infer import infer_features
+from crossrank.training import train
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state, column_or_1d
+    from sklearn.utils.multiclass import type_of_target
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError:
+    raise MissingExtraError("crossrank.sklearn", "sklearn") from None
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Doubles: TypeAlias = NDArray[np.float64]
+VALID_SHARE = 0.1
+FEW_ROWS = 8192
+FEWEST_STEPS = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """What ``fit`` was given, checked."""
+
+    frame: pl.DataFrame
+    features: Sequence[Column]
+    target: NDArray[Any]
+    weights: Doubles | None
+
+
+class _Estimator(BaseEstimator):
+    """What the classifier and the regressor share."""
+
+    def __init__(
+        self,
+        model: str = "dcn-v2",
+        *,
+        settings: Mapping[str, Any] | None = None,
+        features: Sequence[Column] | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.features = features
+        self.random_state = random_state
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; a dotted name sets one of the settings."""
+        dotted = {name: params.pop(name) for name in list(params) if "." in name}
+        super().set_params(**params)
+        if dotted:
+            self.settings = {**(self.settings or {}), **dotted}
+        return self
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, dtype: Any) -> _Rows:
+        """Check what ``fit`` was given. Rows that weigh nothing are left out."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        frame = self._frame(X, reset=True)
+        self._names = frame.columns
+        y = column_or_1d(check_array(y, ensure_2d=False, dtype=dtype, input_name="y", estimator=self), warn=True)
+        check_consistent_length(X, y)
+        features = _drafted(X, frame) if self.features is None else self.features
+        if sample_weight is None:
+            return _Rows(frame, features, y, None)
+        weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+        if weights.shape != y.shape or weights.min() < 0 or not weights.any():
+            raise ValueError(
+                f"sample_weight must have shape {y.shape}, nothing negative, and not only zeros; got shape "
+                f"{weights.shape} and numbers from {weights.min():g} to {weights.max():g}."
+            )
+        counted = weights > 0
+        return _Rows(frame.filter(counted), features, y[counted], weights[counted])
+
+    def _frame(self, X: Any, *, reset: bool) -> pl.DataFrame:
+        """The columns of X as a data frame, like those that ``fit`` saw, or to be remembered as such."""
+        if hasattr(X, "columns"):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return open_table(X).head(len(X))
+        fewest = 2 if reset else 1
+        X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan", ensure_min_samples=fewest)
+        names = [f"x{i}" for i in range(X.shape[1])] if reset else self._names
+        return open_table({name: _cells(column) for name, column in zip(names, X.T, strict=True)}).head(len(X))
+
+    def _train(self, rows: _Rows, target: Doubles, *, kind: LabelKind) -> None:
+        """Train on the rows in an order of chance, the last of which decide."""
+        seed = self.random_state
+        if not isinstance(seed, int):
+            seed = int(check_random_state(seed).randint(2**31))
+        label, weight = (_unlike(rows.frame.columns, name) for name in ("label", "weight"))
+        added = {label: target} if rows.weights is None else {label: target, weight: rows.weights}
+        schema = Schema(rows.features, Label(name=label, kind=kind), weight=weight if weight in added else None)
+        table = rows.frame.with_columns(**added)[np.random.default_rng(seed).permutation(len(target))]
+        how: dict[str, Any] = {"config": self._config(len(target)), "schema": schema, "seed": seed}
+        self.run_ = _temporary(lambda folder: train(table, into=folder, test=False, progress=False, **how))
+        shutil.rmtree(self.run_.path / "checkpoint")  # nothing to go on with: it would only weigh in a pickle
+
+    def _config(self, num_rows: int) -> dict[str, Any]:
+        """The settings as :func:`crossrank.train` takes them."""
+        given = self.settings or {}
+        words = [f"{name}={_toml(value)}" for name, value in given.items() if "." in name]
+        config = override({name: value for name, value in given.items() if "." not in name}, words)
+        num_valid = max(1, round(VALID_SHARE * num_rows))
+        structure = {"structure": "parallel"} if self.model in ("dcn-v2", "dcn-mix") else {}
+        config["model"] = structure | config.get("model", {}) | {"name": self.model}
+        config["training"] = _pace(num_rows - num_valid) | config.get("training", {})
+        share = num_valid / num_rows
+        config.setdefault("split", {"method": "time", "fractions": [1 - share, share]})
+        return config
+
+    def _logits(self, X: Any) -> Doubles:
+        """(N,)"""
+        check_is_fitted(self)
+        batches = self.run_.encode(self._frame(X, reset=False))
+        features = (batch._replace(numeric=batch.numeric.double()) for batch in batches)
+        return self.run_.model.predict_logits(features).numpy().astype(np.float64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "run_" in state:
+            state["run_"] = _pack(self.run_.path)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "run_" in state:
+            self.run_ = _temporary(lambda folder: _unpack(state["run_"], folder))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+class CrossRankClassifier(ClassifierMixin, _Estimator):
+    """Tells two classes apart.
+
+    Args:
+        model: a model's name; ``crossrank models`` lists them.
+        settings: any of the settings of :func:`crossrank.train`, under their dotted names or as nested mappings. What
+            is left out is as there, except for what suits small tables and plain numbers: a DCN-V2 is parallel; below
+            8,192 rows the steps are smaller, faster and looked at more often; and a tenth of the rows, drawn by chance,
+            decides which weights are kept.
+        features: what each column means, as :class:`~crossrank.schema.Categorical`, ``Numeric`` and ``Multivalent``
+            objects; other columns are not used. Left out, it is drafted as :meth:`Schema.infer` does, except that the
+            numbers of an array are numbers. The columns of an array are called x0, x1, ….
+        random_state: of the initial weights, the order of the rows, and which of them decide.
+
+    Attributes:
+        classes_: the two classes; the second is the one whose logit and probability are learned.
+        run_: the trained :class:`~crossrank.runs.Run`. Its folder is temporary and goes with it: copy ``run_.path`` to
+            keep it. A pickle holds the files of this folder and the weights in no other form.
+        n_features_in_, feature_names_in_: the columns that ``fit`` saw.
+
+    Raises:
+        ValueError: for what scikit-learn refuses: more than two classes, infinite numbers, other columns.
+        CrossRankError: for what crossrank refuses, such as an unknown setting.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> y = np.where(X[:, 0] * X[:, 1] > 0, "same", "different")  # a cross, which no linear model finds
+        >>> model = CrossRankClassifier(settings={"training.learning_rate": 0.01}).fit(X, y)
+        >>> model.predict([[1.0, 1.0], [1.0, -1.0]])
+        array(['same', 'different'], dtype='<U9')
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on the rows of X, a pandas or polars data frame or an array, with their classes and weights."""
+        rows = self._read(X, y, sample_weight, dtype=None)
+        kind = type_of_target(rows.target, input_name="y", raise_unknown=True)
+        if kind != "binary":
+            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+        self.classes_, codes = np.unique(rows.target, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"Two classes are needed; got one class, {self.classes_[0]}, in all rows that count.")
+        self._train(rows, codes.astype(np.float64), kind="binary")
+        return self
+
+    def decision_function(self, X: Any) -> Doubles:
+        """The logit of the second class: (N,)."""
+        return self._logits(X)
+
+    def predict_proba(self, X: Any) -> Doubles:
+        """The probability of each class: (N, 2)."""
+        logits = self._logits(X)
+        return np.stack([sigmoid(-logits), sigmoid(logits)], axis=1)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The more probable class: (N,)."""
+        logits = self._logits(X)  # first, so that a model that is not fitted says so
+        answers: NDArray[Any] = self.classes_[(logits > 0).astype(np.intp)]
+        return answers
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+class CrossRankRegressor(RegressorMixin, _Estimator):
+    """Predicts a number, by least squares.
+
+    Args and attributes are those of :class:`CrossRankClassifier`. The network learns the target less its mean, divided
+    by its deviation, so ``run_`` itself answers in these units; ``predict`` turns them back.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(200, 2))
+        >>> y = 100 + 10 * X[:, 0] * X[:, 1]
+        >>> model = CrossRankRegressor(settings={"training.learning_rate": 0.01}).fit(X, y)
+        >>> model.score(X, y) > 0.9
+        True
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on the rows of X, a pandas or polars data frame or an array, with their numbers and weights."""
+        rows = self._read(X, y, sample_weight, dtype=np.float64)
+        self._mean = float(np.average(rows.target, weights=rows.weights))
+        self._deviation = float(rows.target.std()) or 1.0
+        self._train(rows, (rows.target - self._mean) / self._deviation, kind="real")
+        return self
+
+    def predict(self, X: Any) -> Doubles:
+        """The expected number of each row: (N,)."""
+        logits = self._logits(X)
+        return logits * self._deviation + self._mean
+
+
+def _drafted(X: Any, frame: pl.DataFrame) -> list[Column]:
+    """What the columns mean, as far as they tell; numbers of an array are numbers."""
+    numbers = [] if hasattr(X, "columns") else [column.name for column in frame if column.dtype.is_numeric()]
+    others = frame.drop(numbers)
+    return [*(infer_features(others) if others.width else []), *(Numeric(name=name) for name in numbers)]
+
+
+def _cells(column: NDArray[Any]) -> NDArray[Any] | list[Any]:
+    """A column of an array: numbers, or text where there is any."""
+    if column.dtype.kind == "O" and not any(isinstance(cell, str) for cell in column):
+        column = column.astype(np.float64)
+    cells: list[Any] = column.tolist()
+    return column if column.dtype.kind in "biuf" else cells
+
+
+def _pace(num_rows: int) -> dict[str, Any]:
+    """What the paper's values, meant for millions of rows, are replaced with below a few thousand."""
+    if num_rows >= FEW_ROWS:
+        return {}
+    batch_size = max(16, 2 ** (num_rows.bit_length() - 5))
+    steps = -(-num_rows // batch_size)  # of an epoch: about 24, fewer where there are hardly any rows
+    return {
+        "batch_size": batch_size,
+        "learning_rate": 5e-3,
+        "epochs": max(10, FEWEST_STEPS // steps),
+        "eval_every": max(steps, FEWEST_STEPS // 20),
+        "patience": 4,
+    }
+
+
+def _toml(value: Any) -> str:
+    """A setting's value as it would be written after ``--set``; NumPy's numbers too."""
+    return json.dumps(value, ensure_ascii=False, default=lambda number: number.item())
+
+
+def _unlike(names: Sequence[str], name: str) -> str:
+    """A name for a column that is not there yet."""
+    while name in names:
+        name += "_"
+    return name
+
+
+def _temporary(make: Callable[[Path], Run]) -> Run:
+    """A run in a folder that goes with it."""
+    folder = Path(tempfile.mkdtemp(prefix="crossrank-"))
+    try:
+        run = make(folder / "run")
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
+    run.model.double()  # in float32 the last digits of a row's answer depend on how many rows stand beside it
+    return run
+
+
+def _pack(folder: Path) -> dict[str, bytes]:
+    """Every file of a run folder."""
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def _unpack(files: Mapping[str, bytes], folder: Path) -> Run:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return Run.open(folder)
