@@ -109,6 +109,9 @@ def compress(
     for name, before, after in _flat(found.before, found.after):
         table.add_row(name, number(before), number(after))
     out.print(table)
+    times = ", ".join(f"{ratio:.2f} times as fast at batch {size}" for size, ratio in found.speedup.items())
+    fewer = 1 - found.after["parameters"] / found.before["parameters"]
+    say(f"rank {found.rank}: {fewer:.0%} fewer parameters outside the tables; {times}")
     say(f"run folder: {into}")
 
 
