@@ -31,9 +31,9 @@ from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.runs import Run
 from crossrank.schema import Categorical, Label, Schema
 from crossrank.training import train_seeds
-from crossrank.training.cuda import DeviceTraining
-from crossrank.training.cuda_data import EvaluatedSplit
-from crossrank.training.cuda_many import ManyTraining
+from crossrank.training.cuda.data import EvaluatedSplit
+from crossrank.training.cuda.many import ManyTraining
+from crossrank.training.cuda.steps import DeviceTraining
 from crossrank.training.loss import data_loss
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.settings import TrainingSettings

@@ -14,10 +14,10 @@ from crossrank.data.rows import LabeledRows, offsets_of
 from crossrank.models import build_model, parse_model_settings
 from crossrank.schema import Feature
 from crossrank.training import TrainingSettings
-from crossrank.training.cuda import AutogradSteps, DeviceTraining
-from crossrank.training.cuda_data import ResidentRows, SentRows
-from crossrank.training.cuda_dcn import DCNSteps
-from crossrank.training.cuda_many import ManyTraining, can_share_a_program
+from crossrank.training.cuda.data import ResidentRows, SentRows
+from crossrank.training.cuda.dcn import DCNSteps
+from crossrank.training.cuda.many import ManyTraining, can_share_a_program
+from crossrank.training.cuda.steps import AutogradSteps, DeviceTraining
 from crossrank.training.loss import data_loss, penalty
 from crossrank.training.optimizer import Optimizer
 

@@ -10,14 +10,14 @@ import os
 import pytest
 import torch
 
-from crossrank.training import cuda_kernels, cuda_plain
-from crossrank.training.cuda_plain import Columns, Gradient, Rows, Segments, Taken
+from crossrank.training.cuda import kernels, plain
+from crossrank.training.cuda.plain import Columns, Gradient, Rows, Segments, Taken
 from crossrank.training.lazy import LazyTable
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 needs_kernels = pytest.mark.skipif(
-    not (cuda_kernels.PRESENT and (INTERPRETED or torch.cuda.is_available())), reason="there is no GPU with Triton here"
+    not (kernels.PRESENT and (INTERPRETED or torch.cuda.is_available())), reason="there is no GPU with Triton here"
 )
 TYPES = [torch.float32, torch.bfloat16]
 
@@ -31,7 +31,7 @@ def integers(seed: int, high: int, *shape: int) -> torch.Tensor:
 
 
 def both(name: str, *arguments, **options):
-    return (getattr(module, name)(*arguments, **options) for module in (cuda_kernels, cuda_plain))
+    return (getattr(module, name)(*arguments, **options) for module in (kernels, plain))
 
 
 def close(got: torch.Tensor, expected: torch.Tensor) -> None:
@@ -110,7 +110,7 @@ def test_the_backward_passes_of_relu_and_of_the_output(dtype, shape) -> None:
     for start in (numbers(4, 1), numbers(4, shape[0])):
         close(*both("head", h, weight, start))
     ends = []
-    for module in (cuda_kernels, cuda_plain):
+    for module in (kernels, plain):
         sums = [torch.empty(shape[1], device=DEVICE) for _ in range(2)]
         outputs = [torch.empty_like(weight) for _ in range(2)]
         by_z = module.relu_backward(gradient, h, sums[0])
@@ -170,7 +170,7 @@ def test_rows_are_read_as_they_are_by_now(width) -> None:
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_the_updates_of_dense_weights_and_rows(decay, clip) -> None:
     ends = []
-    for module in (cuda_kernels, cuda_plain):
+    for module in (kernels, plain):
         dense = [numbers(seed, 2, 1500) for seed in range(3)]
         mean, square = torch.zeros_like(dense[0]), torch.zeros_like(dense[0])
         average = dense[1].clone() if decay else None

@@ -7,7 +7,7 @@ import torch
 
 from crossrank.runs import Run
 from crossrank.training import train, train_seeds
-from crossrank.training.cuda import DeviceTraining, choose_device
+from crossrank.training.cuda.steps import DeviceTraining, choose_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 TRAINING = {"batch_size": 128, "epochs": 2, "log_every": 5, "learning_rate": 0.01, "eval_every": 6, "patience": 0}

@@ -12,7 +12,7 @@ from crossrank.data.vocabulary import Vocabulary
 from crossrank.models import build_model
 from crossrank.schema import Categorical, Label, Schema
 from crossrank.training import Config, train
-from crossrank.training.cuda_many import ManyTraining
+from crossrank.training.cuda.many import ManyTraining
 from crossrank.training.together import train_many
 
 SMALL = {

@@ -13,8 +13,8 @@ import torch
 
 from crossrank.data import EncodedDataset
 from crossrank.models import Model
-from crossrank.training.cuda import choose_device
-from crossrank.training.cuda_many import ManyTraining, can_share_a_program
+from crossrank.training.cuda.many import ManyTraining, can_share_a_program
+from crossrank.training.cuda.steps import choose_device
 from crossrank.training.progress import TrainingBar
 from crossrank.training.settings import TrainingSettings
 from crossrank.training.trainer import Trainer

@@ -27,7 +27,7 @@ from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine, read_json
 from crossrank.schema import Schema
 from crossrank.training.checkpoint import has_checkpoint
-from crossrank.training.cuda import choose_device
+from crossrank.training.cuda.steps import choose_device
 from crossrank.training.memory import keep_freed_memory
 from crossrank.training.profile import StepClock
 from crossrank.training.settings import Config

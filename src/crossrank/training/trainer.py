@@ -17,8 +17,8 @@ from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import evaluate_split
 from crossrank.models import Model
 from crossrank.training.checkpoint import Position, load_checkpoint, save_checkpoint
-from crossrank.training.cuda import DeviceTraining, choose_device
-from crossrank.training.cuda_many import ModelOfMany
+from crossrank.training.cuda.many import ModelOfMany
+from crossrank.training.cuda.steps import DeviceTraining, choose_device
 from crossrank.training.loss import data_loss, penalty
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.profile import NoClock, StepClock

@@ -22,12 +22,12 @@ from torch.nn import functional as F
 from crossrank.data import Split
 from crossrank.models import Model
 from crossrank.models.dcn_v2 import DCNV2
-from crossrank.training import cuda_plain
-from crossrank.training.cuda import capturing
-from crossrank.training.cuda_data import EvaluatedSplit, Step, fits
-from crossrank.training.cuda_dcn import DCNPass, is_written_out
-from crossrank.training.cuda_optimizer import Beside, FlatWeights, operations, whole
-from crossrank.training.cuda_plain import Columns, Gradient, Rows, Segments, Taken
+from crossrank.training.cuda import plain
+from crossrank.training.cuda.data import EvaluatedSplit, Step, fits
+from crossrank.training.cuda.dcn import DCNPass, is_written_out
+from crossrank.training.cuda.optimizer import Beside, FlatWeights, operations, whole
+from crossrank.training.cuda.plain import Columns, Gradient, Rows, Segments, Taken
+from crossrank.training.cuda.steps import capturing
 from crossrank.training.lazy import LazyTable
 from crossrank.training.loss import data_loss
 from crossrank.training.optimizer import Optimizer
@@ -40,10 +40,10 @@ WARM_UP_STEPS = 3
 def can_share_a_program(model: Model, split: Split, settings: TrainingSettings, device: torch.device) -> bool:
     """Whether several of these models can be trained together: small, with one table of single values."""
     embedding = model.embedding
-    plain = type(model).forward is Model.forward and len(model.tables()) == 1
+    ordinary = type(model).forward is Model.forward and len(model.tables()) == 1
     single = embedding.num_single > 0 and not embedding.num_multivalent and len(embedding.tables) == 1
     float32 = settings.precision == "float32" or (settings.precision == "auto" and model.layout.input_dim < SMALL)
-    return plain and single and float32 and settings.tables == "lazy" and settings.l2 == 0 and fits(split, device)
+    return ordinary and single and float32 and settings.tables == "lazy" and settings.l2 == 0 and fits(split, device)
 
 
 class _Logits(nn.Module):
@@ -141,7 +141,7 @@ class ManyTraining:
             return self.losses
         self._program()
         self.warm_up -= 1
-        if self.warm_up == 0 and self.operations is not cuda_plain:
+        if self.warm_up == 0 and self.operations is not plain:
             torch.cuda.synchronize()
             self.graph = torch.cuda.CUDAGraph()
             with capturing(self.graph):

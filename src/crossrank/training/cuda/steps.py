@@ -5,7 +5,7 @@ filled up with copies of its first row that weigh nothing, which changes neither
 table are touched. The first steps of a training run as they are, to compile and to warm up; then a step is captured,
 with its gather, forward, loss, backward and update, and from then on a step costs the host one call.
 
-DCN-V2 with full cross layers has a step of its own (:mod:`crossrank.training.cuda_dcn`). Every other model runs its own
+DCN-V2 with full cross layers has a step of its own (:mod:`crossrank.training.cuda.dcn`). Every other model runs its own
 ``forward`` under autograd, inside the same graph. Bags have a size of their own in every batch, so models with
 multivalent features run uncaptured.
 """
@@ -23,11 +23,11 @@ from crossrank.data import Batch, Split
 from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.nn import Features
-from crossrank.training import cuda_plain
-from crossrank.training.cuda_data import EvaluatedSplit, ResidentRows, SentRows, Step, fits
-from crossrank.training.cuda_dcn import DCNSteps, is_written_out
-from crossrank.training.cuda_optimizer import DeviceOptimizer, operations
-from crossrank.training.cuda_plain import Taken
+from crossrank.training.cuda import plain
+from crossrank.training.cuda.data import EvaluatedSplit, ResidentRows, SentRows, Step, fits
+from crossrank.training.cuda.dcn import DCNSteps, is_written_out
+from crossrank.training.cuda.optimizer import DeviceOptimizer, operations
+from crossrank.training.cuda.plain import Taken
 from crossrank.training.loss import data_loss, penalty
 from crossrank.training.settings import TrainingSettings
 
@@ -131,7 +131,7 @@ class DeviceTraining:
             return self.loss
         self.taken += 1
         self._program()
-        if self.taken == WARM_UP_STEPS and operations(self.device) is not cuda_plain:
+        if self.taken == WARM_UP_STEPS and operations(self.device) is not plain:
             self._capture()
         return self.loss
 

@@ -1,4 +1,4 @@
-"""The parts of a step on a GPU, in plain torch: what each kernel of :mod:`crossrank.training.cuda_kernels` must equal.
+"""The parts of a step on a GPU, in plain torch: what each kernel of :mod:`crossrank.training.cuda.kernels` must equal.
 
 They run on any device. Where several models take a step together, what differs between them has a leading axis. Names:
 B rows in a batch, F features, D the width of x0 and L ≥ D its padded width, N = B F looked-up rows of a table, U of

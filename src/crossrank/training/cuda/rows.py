@@ -1,4 +1,4 @@
-"""Triton kernels for rows of a table, and for the update; :mod:`crossrank.training.cuda_plain` says what each computes.
+"""Triton kernels for rows of a table, and for the update; :mod:`crossrank.training.cuda.plain` says what each computes.
 
 Sums are made of partial sums in a fixed order, never of atomic additions: the same seed gives the same weights.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossrank.training.cuda_plain import Gradient, Numbers, Segments
+from crossrank.training.cuda.plain import Gradient, Numbers, Segments
 from crossrank.training.idle import BETAS, EPSILON, FADING, curves, last_warm_step
 from crossrank.training.lazy import LazyTable
 

@@ -25,8 +25,8 @@ from crossrank.models.dcn_v2 import DCNV2
 from crossrank.nn import CrossLayer, CrossNetwork
 from crossrank.nn.embedding import FeatureEmbedding
 from crossrank.nn.linear import Linear
-from crossrank.training import cuda_plain
-from crossrank.training.cuda_optimizer import (
+from crossrank.training.cuda import plain
+from crossrank.training.cuda.optimizer import (
     Beside,
     Block,
     DeviceOptimizer,
@@ -34,7 +34,7 @@ from crossrank.training.cuda_optimizer import (
     TouchedRows,
     operations,
 )
-from crossrank.training.cuda_plain import Columns, Gradient, Taken
+from crossrank.training.cuda.plain import Columns, Gradient, Taken
 from crossrank.training.lazy import LazyTable
 from crossrank.training.settings import TrainingSettings
 
@@ -119,7 +119,7 @@ class DCNPass:
         self.deep_output = (weight[..., crossed:], by_weight[..., crossed:]) if self.deep else None
         self.output_bias = bias, by_bias
         # The kernels of the output and of relu serve one model.
-        self.heads = self.operations if len(flat.weight) == 1 else cuda_plain
+        self.heads = self.operations if len(flat.weight) == 1 else plain
 
     def run(self, x0: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The loss, and its gradient by x0; those by the weights are written to their places.

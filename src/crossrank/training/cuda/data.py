@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from crossrank.data import Batch, Split
-from crossrank.training.cuda_optimizer import operations
-from crossrank.training.cuda_plain import Taken
+from crossrank.training.cuda.optimizer import operations
+from crossrank.training.cuda.plain import Taken
 
 PIECE_ROWS = 2**20  # of an epoch's order, made and sent together
 RESIDENT_SHARE = 0.6  # of the free memory of a device, up to which a split is kept there

@@ -1,7 +1,7 @@
-"""The parts of a step on a GPU as Triton kernels; :mod:`crossrank.training.cuda_plain` says what each one computes.
+"""The parts of a step on a GPU as Triton kernels; :mod:`crossrank.training.cuda.plain` says what each one computes.
 
 Here: batches, x0, layers and loss. Those for rows of a table and for the update are in
-:mod:`crossrank.training.cuda_rows`, and can be had from here as well.
+:mod:`crossrank.training.cuda.rows`, and can be had from here as well.
 """
 # A kernel's arguments are pointers and numbers of Triton's language, not Python's.
 # mypy: disable-error-code="no-untyped-def, no-any-return, untyped-decorator"
@@ -14,8 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from crossrank.training.cuda_plain import Columns, Rows, Taken
-from crossrank.training.cuda_rows import (
+from crossrank.training.cuda.plain import Columns, Rows, Taken
+from crossrank.training.cuda.rows import (
     PRESENT,
     adam,
     adam_rows,

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
-from crossrank.training import cuda_plain
-from crossrank.training.cuda_plain import Gradient, Rows, Segments
+from crossrank.training.cuda import plain
+from crossrank.training.cuda.plain import Gradient, Rows, Segments
 from crossrank.training.lazy import LazyEmbedding, LazyTable
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.settings import TrainingSettings
@@ -30,10 +30,10 @@ ALIGNED = 64  # elements: the address of each block suits the matrix units
 def operations(device: torch.device) -> ModuleType:
     """The kernels, or where there is no GPU or no Triton the plain functions that they equal."""
     if device.type == "cpu" or importlib.util.find_spec("triton") is None:
-        return cuda_plain
-    from crossrank.training import cuda_kernels  # which imports Triton
+        return plain
+    from crossrank.training.cuda import kernels  # which imports Triton
 
-    return cuda_kernels
+    return kernels
 
 
 class Beside:

@@ -1,0 +1,1 @@
+"""Training on a GPU: captured steps, fused kernels with plain references, many models as one program."""
