@@ -3,8 +3,9 @@
     python benchmarks/prepare.py --rows 1000000 5000000
 
 All read the same generated text, one after the other, each in a process of its own (the rivals in environments of their
-own, made on first use under .bench/). Time runs from the call to the finished dataset on disk, without imports; memory
-is the peak of the whole process tree (proportional set size, sampled twenty times a second).
+own, made on first use under .bench/). Time runs from the call to the finished dataset on disk, without imports, and is
+the median of the repeats, in which the contenders take turns. Memory is the peak of the whole process tree
+(proportional set size, sampled twenty times a second) in a run of its own, because looking slows a program down.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -58,21 +60,21 @@ def tree_memory(pid: int) -> int:
     return total
 
 
-def measure(python: Path, script: Path, source: Path, into: Path) -> dict[str, float]:
-    """Seconds by the script's own clock, and the peak memory."""
+def measure(python: Path, script: Path, source: Path, into: Path, *, memory: bool) -> float:
+    """The seconds that one run takes by the script's own clock, or its peak memory in bytes."""
     shutil.rmtree(into, ignore_errors=True)
     process = subprocess.Popen(
         [python, script, source, into], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     peak = 0
-    while process.poll() is None:
+    while memory and process.poll() is None:
         peak = max(peak, tree_memory(process.pid))
         time.sleep(0.05)
-    output = process.stdout.read() if process.stdout else ""
+    output, _ = process.communicate()
     shutil.rmtree(into, ignore_errors=True)
     if process.returncode:
         raise SystemExit(f"{script.name} failed with status {process.returncode}")
-    return json.loads(output.splitlines()[-1]) | {"peak": peak}
+    return peak if memory else float(json.loads(output.splitlines()[-1])["seconds"])
 
 
 def generate(folder: Path, rows: int) -> Path:
@@ -96,6 +98,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--bench", type=Path, default=HERE.parent / ".bench")
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     arguments.bench.mkdir(exist_ok=True)
     pythons = {
@@ -106,13 +109,15 @@ def main() -> None:
     print("| rows | who | seconds | rows/s | peak memory |\n| ---: | --- | ---: | ---: | ---: |")
     for rows in arguments.rows:
         source = generate(arguments.bench, rows)
+        prepared = arguments.bench / "prepared"
+        seconds: dict[str, list[float]] = {name: [] for name in pythons}
+        for _ in range(arguments.repeats):
+            for name, python in pythons.items():
+                seconds[name].append(measure(python, CONTENDERS[name][0], source, prepared, memory=False))
         for name, python in pythons.items():
-            found = measure(python, CONTENDERS[name][0], source, arguments.bench / "prepared")
-            speed = rows / found["seconds"]
-            print(
-                f"| {rows:,} | {name} | {found['seconds']:.1f} | {speed:,.0f} | {found['peak'] / 1e9:.2f} GB |",
-                flush=True,
-            )
+            peak = measure(python, CONTENDERS[name][0], source, prepared, memory=True)
+            taken = statistics.median(seconds[name])
+            print(f"| {rows:,} | {name} | {taken:.1f} | {rows / taken:,.0f} | {peak / 1e9:.2f} GB |", flush=True)
 
 
 if __name__ == "__main__":

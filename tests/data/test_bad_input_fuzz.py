@@ -71,6 +71,9 @@ def test_a_table_has_the_rows_of_the_csv_module_or_is_refused(tmp_path, monkeypa
         patch.setattr(lines, "READ_BYTES", step)
         assert read(path, rows)[1:] == (found, refusal)  # whatever the blocks
     if table is not None:
+        chunks = list(table.chunks(rows=rows, as_words=table.columns))
+        columns = [[text for chunk in chunks for text in chunk.column(name)] for name in table.columns]
+        assert list(zip(*columns, strict=True)) == found  # also as words
         header, *expected = csv_rows(content, table.parts[0].separator)
         assert table.columns == tuple(header)
         assert found == [tuple(field or None for field in row) for row in expected]

@@ -84,7 +84,7 @@ def test_many_small_chunks_make_the_same_dataset_as_one(num_rows, seed):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         one = prepare(table, SCHEMA, Path(folder) / "one", split=settings)
         chunks = table.chunks
-        patch.setattr(table, "chunks", lambda columns=None: chunks(columns, rows=17))
+        patch.setattr(table, "chunks", lambda columns=None, **options: chunks(columns, rows=17, **options))
         many = prepare(table, SCHEMA, Path(folder) / "many", split=settings)
         assert_same_rows(many.train, one.train)
 
@@ -97,6 +97,42 @@ def test_text_and_frames_and_parquet_give_the_same_dataset(tmp_path):
     made = [prepare(frame, SCHEMA, tmp_path / "frame")]
     made += [prepare(tmp_path / f"c.{kind}", SCHEMA, tmp_path / kind) for kind in ("csv", "tsv", "parquet")]
     assert len({dataset.fingerprint for dataset in made}) == 1
+
+
+@pytest.mark.parametrize("remembered", [0, 5, 1 << 16])
+def test_long_values_and_many_numbers_from_text_make_the_same_dataset(tmp_path, monkeypatch, remembered):
+    monkeypatch.setattr("crossrank.data.fitting.MOST_REMEMBERED", remembered)
+    monkeypatch.setattr("crossrank.data.table.Table.chunks.__kwdefaults__", {"rows": 97, "as_words": ()})
+    rng = np.random.default_rng(1)
+    frame = clicks(1000).with_columns(
+        x=pl.Series([f"{'long ' * (row % 90 > 70)}v{row % 23}" for row in range(1000)]),
+        n=pl.Series(rng.poisson(2, 1000) / np.where(np.arange(1000) % 200 < 150, 4, 3)),
+    )
+    frame.write_csv(tmp_path / "c.csv")
+    from_frame = prepare(frame, SCHEMA, tmp_path / "frame")
+    assert prepare(tmp_path / "c.csv", SCHEMA, tmp_path / "text").fingerprint == from_frame.fingerprint
+
+
+def test_a_bad_number_or_label_is_named_with_the_first_line_that_has_it(tmp_path):
+    for column, text, message in (("n", "zz", "Column 'n' must .*got 'zz'"), ("click", "7", "Label 'click' .*got 7")):
+        rows = [{"n": "1", "click": "0"} for _ in range(9)]
+        rows[4] = rows[7] = rows[4] | {column: text}
+        rows[8] = rows[8] | {column: "0x"}
+        pl.DataFrame(rows).write_csv(tmp_path / "t.csv")
+        with pytest.raises(DataError, match=f"{message} in line 6 of t.csv"):
+            prepare(tmp_path / "t.csv", LABEL_SCHEMA, tmp_path / "d")
+
+
+def test_preparing_needs_no_torch(tmp_path):
+    program = f"""
+import sys
+from crossrank.data.prepare import prepare
+from crossrank.schema import Categorical, Label, Schema
+schema = Schema([Categorical(name="x")], Label(name="click"))
+prepare({{"x": ["a", "b"] * 9, "click": [0, 1] * 9}}, schema, {str(tmp_path / "d")!r})
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_preparing_twice_gives_the_same_bytes(tmp_path):

@@ -7,14 +7,17 @@ import queue
 import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from crossrank.data.rows import LabeledRows, Positions, id_tensor
-from crossrank.nn.features import Bag, Features
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from crossrank.nn.features import Features
 
 T = TypeVar("T")
 
@@ -31,6 +34,8 @@ class Batch:
     @classmethod
     def of(cls, rows: LabeledRows) -> Batch:
         """Rows as tensors that share their memory."""
+        import torch
+
         return cls(
             rows.encoded.features(),
             torch.from_numpy(rows.labels),
@@ -43,6 +48,7 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """The same rows on another device."""
+        from crossrank.nn.features import Bag, Features
 
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=non_blocking)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from crossrank.data.batches import Batch
 from crossrank.data.dataset import EncodedDataset
 from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
-from crossrank.data.labels import labels_of_frame
+from crossrank.data.labels import labels_of_chunk
 from crossrank.schema import Categorical, Column, Multivalent, Numeric, Schema
 
 SAMPLE_ROWS = 200_000
@@ -96,7 +96,7 @@ def _describe_table(
     encoder = Encoder.fit(table, whole)
     sample, labels, rows, total = None, None, 0, 0.0
     for chunk in table.chunks([*whole.names, whole.label.name], rows=SAMPLE_ROWS):
-        values = labels_of_frame(chunk.frame, whole.label, chunk.where)
+        values = labels_of_chunk(chunk, whole.label)
         if sample is None:
             sample, labels = encoder.encode(chunk.frame, where=chunk.where), values
         rows += len(values)

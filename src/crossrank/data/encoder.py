@@ -89,7 +89,7 @@ class Encoder:
         builder = EncoderBuilder(schema)
         rows = 0
         for chunk in table.chunks(list(schema.names)):
-            builder.add(chunk.frame, assign(chunk.frame, chunk.first_row) if assign else None, chunk.where)
+            builder.add(chunk, assign(chunk.frame, chunk.first_row) if assign else None)
             rows += len(chunk.frame)
             if progress:
                 progress(rows, chunk.share_done)

@@ -2,48 +2,72 @@
 
 A value gets a provisional code when it first appears. The codes can be written down as the pass goes; when it is over
 and the frequencies are known, a table per column translates codes into ids. So text is parsed and looked up only once.
+Numbers are looked up too where their texts are short: most columns have few that differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series
-from crossrank.data.encoder import Encoder, side_by_side
-from crossrank.data.numbers import Doubles, Where, numbers_of_frame
+from crossrank.data.encoder import Encoder
+from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
 from crossrank.data.parallel import for_each
-from crossrank.data.rows import EncodedRows, Ids, NumpyBag
-from crossrank.data.scaling import Moments, log_shifts, take_logs
+from crossrank.data.rows import EncodedRows, Floats, Ids, Positions
+from crossrank.data.scaling import Moments, NumericStatistics, Scaling, log_shifts, take_logs
 from crossrank.data.text import text_of_series
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID, UNSEEN_ID, HashedVocabulary, Vocabulary, hashed_ids
-from crossrank.schema import Categorical, Multivalent, Schema
+from crossrank.data.words import FIRST_CODE, MISSING_CODE, TextCodes, WordCodes, Words, texts_of_words
+from crossrank.schema import Categorical, Multivalent, Numeric, Schema
 
 if TYPE_CHECKING:
     import polars as pl
 
-MISSING_CODE = 0
+    from crossrank.data.table import Chunk
+
+Codes: TypeAlias = NDArray[np.unsignedinteger[Any]]
+Tables: TypeAlias = dict[str, NDArray[Any]]
+CACHED_ROWS = 4096  # encoded at once: columns are written side by side while the rows are in the caches
+MOST_REMEMBERED = 1 << 16  # distinct texts of a numeric column; beyond, parsing is as quick as looking up
 
 
 @dataclass(frozen=True)
 class CodedRows:
-    """A chunk between the passes: provisional codes by column, numbers after their logarithm with NaN for missing."""
+    """A chunk between the passes: by column the codes of values, and the codes of numbers or the numbers themselves.
+
+    Numbers are those after their logarithm, with NaN for missing.
+    """
 
     num_rows: int
-    codes: list[Ids]
-    bags: list[NumpyBag]
-    numbers: Doubles
+    codes: list[Codes]
+    bags: list[tuple[Codes, Positions]]
+    numbers: list[NDArray[Any]]
 
-    def encode(self, encoder: Encoder, tables: Mapping[str, Ids]) -> EncodedRows:
-        """The rows as the finished encoder sees them; ``tables`` lead from codes to ids."""
-        one, many = encoder.schema.categorical, encoder.schema.multivalent
-        ids = [tables[column.name].take(codes, mode="clip") for column, codes in zip(one, self.codes, strict=True)]
-        bags = [(tables[column.name][codes], ends) for column, (codes, ends) in zip(many, self.bags, strict=True)]
-        return EncodedRows(side_by_side(ids, self.num_rows), encoder.scaling.scale(self.numbers), tuple(bags))
+    def encode(self, encoder: Encoder, tables: Tables) -> EncodedRows:
+        """The rows as the finished encoder sees them; ``tables`` lead from codes to ids and scaled numbers."""
+        schema = encoder.schema
+        ids = np.empty((self.num_rows, len(schema.categorical)), np.uint32)
+        scaled = np.empty((self.num_rows, len(schema.numeric)), np.float32)
+
+        def fill(start: int) -> None:
+            rows = slice(start, start + CACHED_ROWS)
+            for place, (column, codes) in enumerate(zip(schema.categorical, self.codes, strict=True)):
+                ids[rows, place] = tables[column.name].take(codes[rows], mode="clip")
+            for place, (number, values) in enumerate(zip(schema.numeric, self.numbers, strict=True)):
+                if values.dtype == np.float64:
+                    scaled[rows, place] = _scaled(number, encoder.statistics, values[rows])
+                else:
+                    scaled[rows, place] = tables[number.name].take(values[rows], mode="clip")
+
+        for_each(range(0, self.num_rows, CACHED_ROWS), fill, num_rows=self.num_rows)
+        many = zip(schema.multivalent, self.bags, strict=True)
+        bags = tuple((tables[column.name].take(codes, mode="clip"), offsets) for column, (codes, offsets) in many)
+        return EncodedRows(ids, scaled, bags)
 
 
 class EncoderBuilder:
@@ -56,43 +80,52 @@ class EncoderBuilder:
         self.schema = schema
         embedded: list[Categorical | Multivalent] = [*schema.categorical, *schema.multivalent]
         self._counters = {column.name: _counter(column) for column in embedded}
-        self._moments = [Moments() for _ in schema.numeric]
+        self._numbers = {column.name: _NumberReader(column) for column in schema.numeric}
         self._num_rows = 0
 
-    def add(self, frame: pl.DataFrame, training: NDArray[np.bool_] | None, where: Where) -> CodedRows:
+    def add(self, chunk: Chunk, training: NDArray[np.bool_] | None) -> CodedRows:
         """Learn from the training rows of a chunk (all if None), and code all of its rows."""
-        rows = None if training is None else np.flatnonzero(training)
+        rows = None if training is None or training.all() else np.flatnonzero(training)
 
-        def code(column: Categorical) -> Ids:
-            counter = self._counters[column.name]
-            codes = counter.code(text_of_series(frame[column.name]))
+        def code(column: Categorical) -> Codes:
+            counter, words = self._counters[column.name], chunk.words.get(column.name)
+            codes = counter.code(text_of_series(chunk.frame[column.name]) if words is None else words)
             counter.count(codes if rows is None else codes.take(rows, mode="clip"))
-            return codes
+            return _smallest(codes)
 
-        codes = for_each(self.schema.categorical, code, num_rows=len(frame))
-        bags = [self._add_bags(frame, column, training) for column in self.schema.multivalent]
-        numbers = numbers_of_frame(frame, [column.name for column in self.schema.numeric], where)
-        logged = take_logs(numbers, log_shifts(self.schema.numeric))
-        for column, moments in zip(logged.T, self._moments, strict=True):
-            moments.add(column if rows is None else column[rows])
-        self._num_rows += len(frame)
-        return CodedRows(len(frame), codes, bags, logged)
+        def read(column: Numeric) -> NDArray[Any]:
+            return self._numbers[column.name].add(chunk, rows)
 
-    def _add_bags(self, frame: pl.DataFrame, column: Multivalent, training: NDArray[np.bool_] | None) -> NumpyBag:
+        num_rows = len(chunk.frame)
+        codes = for_each(self.schema.categorical, code, num_rows=num_rows)
+        bags = [self._add_bags(chunk.frame, column, training) for column in self.schema.multivalent]
+        numbers = for_each(self.schema.numeric, read, num_rows=num_rows)
+        self._num_rows += num_rows
+        return CodedRows(num_rows, codes, bags, numbers)
+
+    def _add_bags(
+        self, frame: pl.DataFrame, column: Multivalent, training: NDArray[np.bool_] | None
+    ) -> tuple[Codes, Positions]:
         pieces, offsets = pieces_of_series(frame[column.name], column.separator)
         counter = self._counters[column.name]
         codes = counter.code(pieces)
         counter.count(codes if training is None else codes[np.repeat(training, np.diff(offsets))])
-        return codes, offsets
+        return _smallest(codes), offsets
 
-    def finish(self) -> tuple[Encoder, dict[str, Ids]]:
-        """The encoder, and for each embedded column the table from codes to ids."""
+    def finish(self) -> tuple[Encoder, Tables]:
+        """The encoder, and for each column the table from codes to ids, or to scaled numbers; nothing is added then."""
         finished = for_each(self._counters.values(), lambda counter: counter.finish(), num_rows=self._num_rows)
         vocabularies = dict(zip(self._counters, (vocabulary for vocabulary, _ in finished), strict=True))
-        tables = dict(zip(self._counters, (table for _, table in finished), strict=True))
-        names = [column.name for column in self.schema.numeric]
-        statistics = dict(zip(names, (moments.finish() for moments in self._moments), strict=True))
+        tables: Tables = dict(zip(self._counters, (table for _, table in finished), strict=True))
+        statistics = {name: reader.moments.finish() for name, reader in self._numbers.items()}
+        for column in self.schema.numeric:
+            tables[column.name] = _scaled(column, statistics, self._numbers[column.name].known)
+        self._counters.clear()  # their memory is wanted
         return Encoder(self.schema, vocabularies, statistics), tables
+
+
+def _scaled(column: Numeric, statistics: Mapping[str, NumericStatistics], numbers: Doubles) -> Floats:
+    return Scaling([column], statistics).scale(numbers[:, None])[:, 0]  # (N, 1) -> (N,)
 
 
 def _counter(column: Categorical | Multivalent) -> _ValueCounter | _HashCounter:
@@ -100,42 +133,36 @@ def _counter(column: Categorical | Multivalent) -> _ValueCounter | _HashCounter:
 
 
 class _ValueCounter:
-    """Codes values in a growing dictionary, where "" is the first entry and stands for missing values."""
+    """Codes values in a growing dictionary."""
 
     def __init__(self, column: Categorical | Multivalent) -> None:
-        import polars as pl
-
         self._column = column
-        self._type = pl.Categorical(pl.Categories.random())
-        self._alive = pl.Series([""], dtype=self._type)  # polars forgets a dictionary that nothing uses any more
-        self._counts = np.zeros(1, np.int64)
-        self._size = 1
+        self._codes = TextCodes()
+        self._counts = np.zeros(FIRST_CODE, np.int64)
 
-    def code(self, texts: pl.Series) -> Ids:
-        codes = texts.cast(self._type).to_physical().fill_null(MISSING_CODE).to_numpy()
-        self._size = max(self._size, int(codes.max(initial=0)) + 1)
-        return codes
+    def code(self, texts: pl.Series | Words) -> Ids:
+        return self._codes.code(texts if isinstance(texts, np.ndarray) else self._codes.words_of(texts))
 
     def count(self, codes: Ids) -> None:
-        self._counts = _add(self._counts, np.bincount(codes, minlength=1))
+        lacking = self._codes.size - len(self._counts)
+        if lacking > 0:
+            self._counts = np.append(self._counts, np.zeros(lacking + self._codes.size // 2, np.int64))
+        np.add.at(self._counts, codes, 1)
 
     def finish(self) -> tuple[Vocabulary, Ids]:
         import polars as pl
 
         often = np.flatnonzero(self._counts >= max(self._column.min_count, 1)).astype(np.uint32)
-        often = often[often != MISSING_CODE]
-        texts = pl.Series(often).cat.to(self._type).cast(pl.String)
-        frame = pl.DataFrame({"text": texts, "code": often, "count": self._counts[often]})
-        kept = frame.sort("count", "text", descending=[True, False]).head(self._column.max_size or len(frame))
+        often = often[often >= FIRST_CODE]
+        frame = pl.DataFrame({"key": self._codes.keys(often), "code": often, "count": self._counts[often]})
+        kept = frame.sort("count", "key", descending=[True, False]).head(self._column.max_size or len(frame))
         codes = kept["code"].to_numpy()
-        table = np.full(self._size, UNSEEN_ID, np.uint32)
+        table = np.full(self._codes.size, UNSEEN_ID, np.uint32)
         table[MISSING_CODE] = MISSING_ID
         table[codes] = np.arange(FIRST_ID, FIRST_ID + len(codes))
         missing, known = self._counts[MISSING_CODE], self._counts[codes]
         counts = np.concatenate([[missing, self._counts.sum() - missing - known.sum()], known])
-        letters = np.frombuffer(kept["text"].str.join("").item().encode("utf-8"), np.uint8)
-        ends = kept["text"].str.len_bytes().to_numpy().astype(np.int64).cumsum()
-        return Vocabulary(letters, ends, counts), table
+        return Vocabulary(*self._codes.letters(codes), counts), table
 
 
 class _HashCounter:
@@ -145,19 +172,53 @@ class _HashCounter:
         self._hash_size = hash_size
         self._counts = np.zeros(FIRST_ID + hash_size, np.int64)
 
-    def code(self, texts: pl.Series) -> Ids:
+    def code(self, texts: pl.Series | Words) -> Ids:
         return hashed_ids(texts, self._hash_size)
 
     def count(self, codes: Ids) -> None:
-        self._counts = _add(self._counts, np.bincount(codes, minlength=1))
+        np.add.at(self._counts, codes, 1)
 
     def finish(self) -> tuple[HashedVocabulary, Ids]:
         return HashedVocabulary(self._counts), np.arange(len(self._counts), dtype=np.uint32)
 
 
-def _add(counts: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The sum of two count arrays, the shorter one meaning zeros at its end."""
-    if len(more) > len(counts):
-        counts, more = more.astype(np.int64), counts
-    counts[: len(more)] += more
-    return counts
+class _NumberReader:
+    """Reads a numeric column and takes its logarithm, once for each distinct text while there are few.
+
+    Attributes:
+        known: the numbers by their code.
+    """
+
+    def __init__(self, column: Numeric) -> None:
+        self._name, self._shifts = column.name, log_shifts([column])
+        self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
+        self.moments = Moments()
+
+    def add(self, chunk: Chunk, rows: Positions | None) -> NDArray[Any]:
+        """The column as codes or as numbers; some of the rows (all if None) count for the moments."""
+        words = chunk.words.get(self._name)
+        if words is None or self._codes.size > MOST_REMEMBERED:
+            numbers = self._parse(chunk)
+            self.moments.add(numbers if rows is None else numbers.take(rows, mode="clip"))
+            return numbers
+        codes = self._codes.code(words)
+        self._learn(chunk)
+        self.moments.add(self.known.take(codes if rows is None else codes.take(rows, mode="clip"), mode="clip"))
+        return _smallest(codes)
+
+    def _parse(self, chunk: Chunk) -> Doubles:
+        return take_logs(numbers_of_series(chunk.column(self._name), chunk.where), self._shifts)
+
+    def _learn(self, chunk: Chunk) -> None:
+        """Read the texts that this chunk brought."""
+        new = self._codes.words[len(self.known) :]
+        if len(new):
+            numbers, bad = parse_column(texts_of_words(new))
+            if bad.any():
+                self._parse(chunk)  # raises, with the place
+            self.known = np.append(self.known, take_logs(numbers, self._shifts))
+
+
+def _smallest(codes: Ids) -> Codes:
+    """The same codes in as few bytes as they need: on disk they cost as much as the dataset itself."""
+    return codes.astype(np.min_scalar_type(codes.max(initial=0)), copy=False)

@@ -10,58 +10,68 @@ import numpy as np
 from crossrank.data.numbers import Doubles, Mask, Where, parse_column
 from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
+from crossrank.data.words import distinct_words, texts_of_words
 from crossrank.errors import DataError
 from crossrank.schema import Label, Schema
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from crossrank.data.table import Chunk
+
 WORDS = {"true": "1", "false": "0", "True": "1", "False": "0"}
 
 
-def labels_of_frame(frame: pl.DataFrame, label: Label, where: Where) -> Floats:
+def labels_of_chunk(chunk: Chunk, label: Label) -> Floats:
     """The labels as float32.
 
     Raises:
         DataError: for a missing label, one that is no number, or a binary one other than 0 and 1, with its place.
     """
-    labels, bad = _parse_labels(frame, label)
+    if label.name in chunk.words:  # most labels are equal: read each text once
+        words = chunk.words[label.name]
+        distinct = distinct_words(words)
+        labels, bad = _parse_labels(texts_of_words(distinct), label)
+        if not bad.any():
+            return labels.take(np.searchsorted(distinct, words))
+    column = chunk.column(label.name)
+    labels, bad = _parse_labels(column, label)
     wanted = "0 or 1" if label.kind == "binary" else "a finite number in every row"
-    _refuse(bad, frame[label.name], f"Label '{label.name}' must be {wanted}", where)
+    _refuse(bad, column, f"Label '{label.name}' must be {wanted}", chunk.where)
     return labels
 
 
-def weights_of_frame(frame: pl.DataFrame, name: str, where: Where) -> Floats:
+def weights_of_series(column: pl.Series, where: Where) -> Floats:
     """The weights as float32: finite and not negative."""
-    weights, bad = _parse_weights(frame, name)
-    _refuse(bad, frame[name], f"Weight '{name}' must be a finite number, 0 or more", where)
+    weights, bad = _parse_weights(column)
+    _refuse(bad, column, f"Weight '{column.name}' must be a finite number, 0 or more", where)
     return weights
 
 
 def unusable_rows(frame: pl.DataFrame, schema: Schema) -> Iterator[tuple[str, Mask]]:
     """Reasons to leave rows out, with the rows: labels, weights and numbers that would be refused."""
-    yield f"bad label '{schema.label.name}'", _parse_labels(frame, schema.label)[1]
+    yield f"bad label '{schema.label.name}'", _parse_labels(frame[schema.label.name], schema.label)[1]
     if schema.weight:
-        yield f"bad weight '{schema.weight}'", _parse_weights(frame, schema.weight)[1]
+        yield f"bad weight '{schema.weight}'", _parse_weights(frame[schema.weight])[1]
     for column in schema.numeric:
         yield f"bad number in '{column.name}'", parse_column(frame[column.name])[1]
 
 
-def _parse_labels(frame: pl.DataFrame, label: Label) -> tuple[Floats, Mask]:
+def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:
     import polars as pl
 
-    labels, bad = parse_column(frame[label.name])
+    labels, bad = parse_column(column)
     if label.kind == "real":
         return _single(labels), bad | np.isnan(labels)
     wrong = (labels != 0) & (labels != 1)
-    if wrong.any() and frame.schema[label.name] == pl.String:
-        labels, bad = parse_column(frame[label.name].replace(WORDS))
+    if wrong.any() and column.dtype == pl.String:
+        labels, bad = parse_column(column.replace(WORDS))
         wrong = (labels != 0) & (labels != 1)
     return _single(labels), bad | wrong
 
 
-def _parse_weights(frame: pl.DataFrame, name: str) -> tuple[Floats, Mask]:
-    weights, bad = parse_column(frame[name])
+def _parse_weights(column: pl.Series) -> tuple[Floats, Mask]:
+    weights, bad = parse_column(column)
     return _single(weights), bad | ~(weights >= 0)
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from crossrank.data.words import Bytes, Places
 from crossrank.errors import DataError
 
-Places: TypeAlias = NDArray[np.int64]
-
-READ_BYTES = 4 << 20  # asked of the operating system at once
+READ_BYTES = 1 << 20  # asked of the operating system at once
 HELD_BYTES = 64 << 20  # held of a file at once, and so the longest line or quoted field
+LINE_FEED = np.array([ord("\n")], np.uint8)
+NOTHING = LINE_FEED[:0]
 
 
 class LineBuffer:
@@ -26,7 +26,7 @@ class LineBuffer:
         self.path = path
         self.line = 1  # the number of the first line not yet taken
         self.taken = 0  # bytes
-        self._data, self._start, self._ended = b"", 0, False
+        self._data, self._start, self._ended = NOTHING, 0, False
         self._ends: Places = np.empty(0, np.int64)  # where in the data the line feeds are
         try:
             self._file = path.open("rb")
@@ -54,23 +54,23 @@ class LineBuffer:
         pieces, ends = [self._data[self._start :]], [self._ends - self._start]
         size, count = len(pieces[0]), len(self._ends)
         while not self._ended and count < lines and size < HELD_BYTES:
-            piece = self._read()
-            if not piece:
+            piece = np.frombuffer(self._read(), np.uint8)
+            if not len(piece):
                 self._ended = True
-                piece = b"\n" if size and not pieces[-1].endswith(b"\n") else b""
-            ends.append(np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n")) + size)
+                piece = LINE_FEED[: 1 if size and pieces[-1][-1:] != LINE_FEED else 0]
+            ends.append(np.flatnonzero(piece == LINE_FEED) + size)
             pieces.append(piece)
             size += len(piece)
             count += len(ends[-1])
-        self._data, self._ends, self._start = b"".join(pieces), np.concatenate(ends), 0
+        self._data, self._ends, self._start = np.concatenate(pieces), np.concatenate(ends), 0
         if size and not count:
             raise DataError(
                 f"A line of {self.path.name} may have {HELD_BYTES >> 20} MiB; line {self.line:,} has more.",
                 hint="Is it text with one line per row?",
             )
 
-    def peek(self, lines: int) -> tuple[bytes, Places]:
-        """The first lines that are held, at most so many, and where in them the line feeds are."""
+    def peek(self, lines: int) -> tuple[Bytes, Places]:
+        """The first lines that are held, at most so many, and where in them the line feeds are; not a copy."""
         ends = self._ends[:lines]
         stop = int(ends[-1]) + 1 if len(ends) else self._start
         return self._data[self._start : stop], ends - self._start
@@ -86,6 +86,9 @@ class LineBuffer:
         self._ends = self._ends[lines:]
         self.line += lines
         self.taken += size
+        if self._start > len(self._data) // 2:  # what is taken is not kept while more is read
+            self._data, self._ends = self._data[self._start :].copy(), self._ends - self._start
+            self._start = 0
 
     def skip(self, size: int) -> None:
         """Take so many bytes, held or not."""

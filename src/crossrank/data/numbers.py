@@ -111,13 +111,18 @@ def numbers_of_frame(frame: pl.DataFrame, names: Sequence[str], where: Where) ->
     numbers = np.empty((len(frame), len(names)), order="F")  # column by column, as they come
 
     def read(position: int) -> None:
-        column = frame[names[position]]
-        numbers[:, position], bad = parse_column(column)
-        if bad.any():
-            row = int(bad.argmax())
-            raise not_a_number(column[row], column.name, where(row))
+        numbers[:, position] = numbers_of_series(frame[names[position]], where)
 
     for_each(range(len(names)), read, num_rows=len(frame))
+    return numbers
+
+
+def numbers_of_series(column: pl.Series, where: Where) -> Doubles:
+    """The same of one column: (N,)."""
+    numbers, bad = parse_column(column)
+    if bad.any():
+        row = int(bad.argmax())
+        raise not_a_number(column[row], column.name, where(row))
     return numbers
 
 

@@ -1,16 +1,18 @@
-"""Encoded rows as plain numpy arrays."""
+"""Encoded rows as plain numpy arrays; torch is imported where they become tensors, because preparing needs none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from crossrank.nn.features import Bag, Features
+if TYPE_CHECKING:
+    import torch
+
+    from crossrank.nn.features import Features
 
 Ids: TypeAlias = NDArray[np.uint32]
 Floats: TypeAlias = NDArray[np.float32]
@@ -35,6 +37,10 @@ class EncodedRows:
 
     def features(self) -> Features:
         """The same rows as tensors that share this memory; ids as int32, the smallest type that torch indexes with."""
+        import torch
+
+        from crossrank.nn.features import Bag, Features
+
         bags = tuple(
             Bag(id_tensor(ids), torch.from_numpy(np.require(offsets, None, "W"))) for ids, offsets in self.bags
         )
@@ -94,6 +100,8 @@ def concatenate(parts: Sequence[LabeledRows]) -> LabeledRows:
 
 
 def id_tensor(ids: Ids) -> torch.Tensor:
+    import torch
+
     return torch.from_numpy(np.require(ids, None, "W").view(np.int32))  # data frames lend read-only memory
 
 

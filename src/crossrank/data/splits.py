@@ -79,9 +79,10 @@ class SplitSettings:
 
     def _divide_later(self, parts: NDArray[np.uint8], chunk: Chunk) -> NDArray[np.uint8]:
         """Rows after training, drawn in the ratio of the other fractions."""
-        _, *others = self.fractions
-        drawn = _draw(_positions(chunk).astype(np.uint64), self.seed, _borders(others))
-        return np.where(parts == 0, parts, 1 + drawn).astype(np.uint8)
+        later = np.flatnonzero(parts)
+        keys = _positions(chunk)[later].astype(np.uint64)
+        parts[later] = 1 + _draw(keys, self.seed, _borders(self.fractions[1:]))
+        return parts
 
 
 def _borders(fractions: Sequence[float]) -> NDArray[np.float64]:

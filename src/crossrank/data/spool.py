@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,9 +37,8 @@ class Spool:
     def write(self, chunk: SpooledChunk) -> None:
         self._folder.mkdir(exist_ok=True)
         coded = chunk.coded
-        codes = [_small(codes) for codes in coded.codes]
-        bags = [array for codes, offsets in coded.bags for array in (_small(codes), offsets)]
-        arrays = [chunk.parts, chunk.labels, *codes, *bags, coded.numbers, chunk.weights, chunk.groups]
+        bags = chain.from_iterable(coded.bags)
+        arrays = [chunk.parts, chunk.labels, *coded.codes, *bags, *coded.numbers, chunk.weights, chunk.groups]
         with self._path(self._count).open("wb") as file:
             for array in arrays:
                 if array is not None:
@@ -61,13 +61,8 @@ class Spool:
         schema, parts, labels = self._schema, load(), load()
         codes = [load() for _ in schema.categorical]
         bags = [(load(), load()) for _ in schema.multivalent]
-        coded = CodedRows(len(parts), codes, bags, load())
+        coded = CodedRows(len(parts), codes, bags, [load() for _ in schema.numeric])
         return SpooledChunk(coded, parts, labels, load() if schema.weight else None, load() if schema.group else None)
 
     def _path(self, number: int) -> Path:
         return self._folder / str(number)
-
-
-def _small(codes: Ids) -> NDArray[np.unsignedinteger[Any]]:
-    """The same codes in as few bytes as they need: what is written here costs as much as the dataset itself."""
-    return codes.astype(np.min_scalar_type(codes.max(initial=0)), copy=False)

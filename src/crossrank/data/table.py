@@ -13,9 +13,10 @@ import polars as pl
 
 from crossrank.data.delimited import DelimitedFile, OnError, Piece, check_names
 from crossrank.data.lines import unreadable
+from crossrank.data.words import Words, texts_of_words
 from crossrank.errors import ConfigError, DataError, SchemaError, did_you_mean, listing
 
-CHUNK_ROWS = 65_536  # larger blocks of text leave the processor's caches and read more slowly
+CHUNK_ROWS = 65_536  # more would need more memory, fewer more calls for each row
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
 SUFFIXES = (".parquet", *(text + packed for text in TEXT_SUFFIXES for packed in ("", ".gz", ".zst")))
 
@@ -39,6 +40,7 @@ class Chunk:
 
     Attributes:
         frame: the requested columns. From text every column is a string, and nothing between two separators is null.
+        words: the columns that come as words, and so not in the frame.
         first_row: the position of the first row in the whole table, counted from 0.
         share_done: an estimate of how much of the table is read, from 0 to 1.
         numbers: each row's number in its source, counted from 1 in the unit.
@@ -50,6 +52,11 @@ class Chunk:
     source: str
     unit: str
     numbers: Sequence[int]
+    words: Mapping[str, Words] = dataclasses.field(default_factory=dict)
+
+    def column(self, name: str) -> pl.Series:
+        """A column, whether it came as words or not."""
+        return texts_of_words(self.words[name]).alias(name) if name in self.words else self.frame[name]
 
     def where(self, row: int) -> str:
         """The place of a row of the frame for an error message: ``line 18,205 of train.csv``."""
@@ -97,12 +104,15 @@ class Table:
             return sum(chunk.frame.height for chunk in self.chunks(self.columns[:1]))
         return sum(count for count in counts if count is not None)
 
-    def chunks(self, columns: Sequence[str] | None = None, *, rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
+    def chunks(
+        self, columns: Sequence[str] | None = None, *, rows: int = CHUNK_ROWS, as_words: Sequence[str] = ()
+    ) -> Iterator[Chunk]:
         """All rows, in chunks that are the same each time.
 
         Args:
             columns: only these columns, in this order; all where left out.
             rows: the most rows of a chunk.
+            as_words: those of the columns that may come as words, as the columns of plain text do.
 
         Raises:
             SchemaError: for a column that is not there.
@@ -113,9 +123,13 @@ class Table:
         skipped: Counter[str] = Counter()
         first_row = 0
         for index, part in enumerate(self.parts):
-            for piece in _read_ahead(part.chunks(columns, rows, skipped)):
+            if isinstance(part, DelimitedFile):
+                pieces = part.chunks(columns, rows, skipped, as_words)
+            else:
+                pieces = part.chunks(columns, rows, skipped)
+            for piece in _read_ahead(pieces):
                 share = (index + piece.share_done) / len(self.parts)
-                yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers)
+                yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words)
                 first_row += piece.frame.height
         self.skipped = skipped
         if not first_row:

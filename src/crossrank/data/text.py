@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.words import WORD_BYTES, Words, letters_of, padded, sizes_of_words, words_at
 from crossrank.errors import DataError
 
 if TYPE_CHECKING:
@@ -96,25 +97,27 @@ def stable_hash(text: str) -> int:
     """
     data = text.encode("utf-8", "surrogatepass")
     value = len(data)
-    for start in range(0, len(data), 8):
-        value = splitmix64(value ^ int.from_bytes(data[start : start + 8], "little"))
+    for start in range(0, len(data), WORD_BYTES):
+        value = splitmix64(value ^ int.from_bytes(data[start : start + WORD_BYTES], "little"))
     return value
 
 
 def stable_hashes(texts: pl.Series) -> NDArray[np.uint64]:
     """:func:`stable_hash` of each text; of null, as of no bytes at all, 0."""
-    joined = texts.str.join("").item() if len(texts) else ""
-    letters = np.frombuffer(joined.encode("utf-8") + bytes(8), np.uint8)
-    words = np.lib.stride_tricks.sliding_window_view(letters, 8)  # the eight bytes from each place on
+    letters = padded(letters_of(texts))
     sizes = texts.str.len_bytes().fill_null(0).to_numpy().astype(np.int64)
     starts = np.cumsum(sizes) - sizes
     values = sizes.astype(np.uint64)
-    for done in range(0, int(sizes.max(initial=0)), 8):
+    for done in range(0, int(sizes.max(initial=0)), WORD_BYTES):
         rows = np.flatnonzero(sizes > done)
-        beyond = np.maximum(8 - (sizes[rows] - done), 0).astype(np.uint64) * np.uint64(8)  # bits of the next text
-        word = words[starts[rows] + done].view("<u8")[:, 0].astype(np.uint64) << beyond >> beyond
-        values[rows] = splitmix64(values[rows] ^ word)
+        words = words_at(letters, starts[rows] + done, np.minimum(sizes[rows] - done, WORD_BYTES))
+        values[rows] = splitmix64(values[rows] ^ words)
     return values
+
+
+def stable_hashes_of_words(words: Words) -> NDArray[np.uint64]:
+    """:func:`stable_hash` of each text of up to eight bytes, given as its word; of nothing 0."""
+    return np.where(words == 0, np.uint64(0), splitmix64(sizes_of_words(words).astype(np.uint64) ^ words))
 
 
 def splitmix64(value: Any) -> Any:

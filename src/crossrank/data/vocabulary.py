@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.rows import Ids
-from crossrank.data.text import stable_hash, stable_hashes
+from crossrank.data.text import stable_hash, stable_hashes, stable_hashes_of_words
+from crossrank.data.words import Words
 
 if TYPE_CHECKING:
     import polars as pl
@@ -112,9 +113,14 @@ class HashedVocabulary:
         return {"counts": self.counts}
 
 
-def hashed_ids(texts: pl.Series, hash_size: int) -> Ids:
-    ids = (stable_hashes(texts) % np.uint64(hash_size)).astype(np.uint32) + np.uint32(FIRST_ID)
-    return np.where(texts.is_null().to_numpy(), np.uint32(MISSING_ID), ids)
+def hashed_ids(texts: pl.Series | Words, hash_size: int) -> Ids:
+    """The ids of texts, given as such or as the words of short ones."""
+    if isinstance(texts, np.ndarray):
+        hashes, missing = stable_hashes_of_words(texts), texts == 0
+    else:
+        hashes, missing = stable_hashes(texts), texts.is_null().to_numpy()
+    ids = (hashes % np.uint64(hash_size)).astype(np.uint32) + np.uint32(FIRST_ID)
+    return np.where(missing, np.uint32(MISSING_ID), ids)
 
 
 AnyVocabulary = Vocabulary | HashedVocabulary

@@ -18,6 +18,7 @@ import numpy as np
 from crossrank.data.arrays import ArrayWriter
 from crossrank.data.dataset import FORMAT, FORMAT_VERSION
 from crossrank.data.encoder import Encoder
+from crossrank.data.parallel import for_each
 from crossrank.data.rows import LabeledRows
 from crossrank.data.splits import SPLITS
 from crossrank.data.vocabulary import HashedVocabulary
@@ -71,9 +72,10 @@ class DatasetWriter:
             arrays = self._of_split(split)
             encoded = rows.encoded
             named = {"categorical": encoded.categorical, "numeric": encoded.numeric, "labels": rows.labels}
-            for name, array in (named | {"weights": rows.weights, "groups": rows.groups}).items():
-                if array is not None:
-                    arrays[name].append(array)
+            named |= {
+                name: array for name, array in (("weights", rows.weights), ("groups", rows.groups)) if array is not None
+            }
+            for_each(named, lambda name: arrays[name].append(named[name]), num_rows=len(rows))  # most of it is hashing
             for position, (ids, offsets) in enumerate(encoded.bags):
                 before = arrays[f"{position}.bag_ids"].num_rows
                 arrays[f"{position}.bag_offsets"].append(offsets[1:] + before)

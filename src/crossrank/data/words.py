@@ -1,0 +1,211 @@
+"""Texts as words of 64 bits, and the numbering of the distinct ones while a table is read.
+
+| text | word |
+| --- | --- |
+| up to eight bytes, none of them NUL | the bytes, the first one lowest, filled up with zeros; of nothing 0 |
+| any other | its number among such texts of the column, with a zero as first byte |
+
+So two texts of a column are equal where their words are, and most texts are looked up by numpy alone, a chunk at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossrank.data.rows import Ids
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Words: TypeAlias = NDArray[np.uint64]
+Places: TypeAlias = NDArray[np.int64]
+
+WORD_BYTES = 8
+NO_TEXT = np.uint64(0xFF << 56)  # the word of no text at all: it starts with a zero, and no column has so many texts
+MISSING_CODE, UNKNOWN_CODE = 0, 1
+FIRST_CODE = 2
+SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbours go far apart
+
+
+def padded(letters: Bytes) -> Bytes:
+    """A copy with as many bytes at its end as a word has, so that a word can be read from every place."""
+    copy = np.empty(len(letters) + WORD_BYTES, np.uint8)
+    copy[: len(letters)] = letters
+    return copy
+
+
+def words_at(letters: Bytes, starts: Places, sizes: Places) -> Words:
+    """The words of texts of up to eight bytes, given where in the padded letters each starts and how long it is."""
+    from_each_place = np.ndarray(len(letters) - WORD_BYTES + 1, "<u8", letters, strides=(1,))  # overlapping
+    words: Words = from_each_place[starts].astype(np.uint64, copy=False)
+    beyond = (WORD_BYTES - sizes).view(np.uint64)
+    beyond <<= np.uint64(3)  # bits of what follows the text
+    words <<= beyond
+    words >>= beyond
+    return words
+
+
+def letters_of(texts: pl.Series) -> Bytes:
+    """The UTF-8 bytes of texts, one after the other."""
+    joined = texts.str.join("").item() if len(texts) else ""
+    return np.frombuffer(joined.encode(), np.uint8)
+
+
+def texts_of_words(words: Words) -> pl.Series:
+    """The texts of words that are texts themselves; null for 0."""
+    import polars as pl
+
+    texts = pl.Series(words.astype("<u8", copy=False).view("S8")).cast(pl.String)
+    empty = words == 0
+    return texts.set(pl.Series(empty), None) if empty.any() else texts
+
+
+def distinct_words(words: Words) -> Words:
+    """Each word once, in order, as ``np.unique`` gives them more slowly."""
+    ordered = np.sort(words)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(words) else ordered
+
+
+class WordCodes:
+    """Numbers distinct words from 2 on; 0 is the code of the word 0.
+
+    A table with open addressing: a word's code stands in the slot its hash points at, or in one of the next. A slot
+    holds a code alone, the word is found by the code.
+
+    Cost: 8 bytes for each word and 4 for each slot, of which 1/6 to 1/3 are in use.
+    """
+
+    def __init__(self) -> None:
+        self._words = np.array([0, NO_TEXT], np.uint64)  # by code, with room to grow
+        self.size = FIRST_CODE
+        self._make_slots(10)
+
+    @property
+    def words(self) -> Words:
+        """The words by their codes."""
+        return self._words[: self.size]
+
+    def code(self, words: Words) -> Ids:
+        """The code of each word; words that are new get the next ones."""
+        if self.size == FIRST_CODE:  # let the frequent ones be known before thousands of each are looked up
+            self._find_or_add(words[:4096])
+        codes: Ids = self._slots.take(self._home(words), mode="clip")
+        elsewhere = np.flatnonzero(self._words.take(codes, mode="clip") != words)
+        if len(elsewhere):
+            codes[elsewhere] = self._find_or_add(words[elsewhere])
+        return codes
+
+    def _find_or_add(self, words: Words) -> Ids:
+        codes = self._find(words)
+        unknown = np.flatnonzero(codes == UNKNOWN_CODE)
+        if len(unknown):
+            new, first = words[unknown], self.size
+            distinct = distinct_words(new)
+            self._add(distinct)
+            codes[unknown] = first + np.searchsorted(distinct, new)
+        return codes
+
+    def _find(self, words: Words) -> Ids:
+        """The codes of words, UNKNOWN_CODE for those that have none."""
+        codes = np.empty(len(words), np.uint32)
+        rows, slots = np.arange(len(words)), self._home(words)
+        while len(rows):
+            found = self._slots[slots]
+            codes[rows] = found
+            on = np.flatnonzero((found != UNKNOWN_CODE) & (self._words[found] != words))  # another word's slot
+            rows, words, slots = rows[on], words[on], (slots[on] + 1) & self._last_slot
+        return codes
+
+    def _add(self, new: Words) -> None:
+        """Words that are different from each other and from those that have a code."""
+        first, self.size = self.size, self.size + len(new)
+        if self.size > len(self._words):
+            self._words = np.concatenate([self._words[:first], np.empty(self.size // 2 + len(new), np.uint64)])
+        self._words[first : self.size] = new
+        if 3 * self.size > len(self._slots):
+            self._make_slots((3 * self.size).bit_length())
+        else:
+            self._place(np.arange(first, self.size, dtype=np.uint32))
+
+    def _make_slots(self, bits: int) -> None:
+        self._shift, self._last_slot = np.uint64(64 - bits), (1 << bits) - 1
+        self._slots = np.full(1 << bits, UNKNOWN_CODE, np.uint32)
+        self._slots[0] = MISSING_CODE  # the hash of 0 is 0: what is missing is found at once
+        self._place(np.arange(FIRST_CODE, self.size, dtype=np.uint32))
+
+    def _place(self, codes: Ids) -> None:
+        slots = self._home(self._words[codes])
+        while len(codes):
+            free = self._slots[slots] == UNKNOWN_CODE
+            self._slots[slots[free][::-1]] = codes[free][::-1]  # of several the first, often the most frequent
+            on = self._slots[slots] != codes
+            codes, slots = codes[on], (slots[on] + 1) & self._last_slot
+
+    def _home(self, words: Words) -> Places:
+        return ((words * SPREAD) >> self._shift).view(np.int64)
+
+
+class TextCodes(WordCodes):
+    """Numbers the distinct texts of a column, given as words or as texts."""
+
+    def __init__(self) -> None:
+        import polars as pl
+
+        super().__init__()
+        self._type = pl.Categorical(pl.Categories.random())
+        self._alive = pl.Series([""], dtype=self._type)  # polars forgets a dictionary that nothing uses any more
+
+    def words_of(self, texts: pl.Series) -> Words:
+        """The words of texts; null counts as nothing."""
+        import polars as pl
+
+        sizes = texts.str.len_bytes().fill_null(0).to_numpy().astype(np.int64)
+        other = (sizes > WORD_BYTES) | texts.str.contains("\0", literal=True).fill_null(False).to_numpy()
+        long = texts.filter(other)
+        if len(long):
+            texts = texts.set(pl.Series(other), None)
+            sizes[other] = 0
+        words = words_at(padded(letters_of(texts)), np.cumsum(sizes) - sizes, sizes)
+        words[other] = long.cast(self._type).to_physical().to_numpy().astype(np.uint64) << np.uint64(8)
+        return words
+
+    def texts(self, codes: Ids) -> pl.Series:
+        """The texts that have these codes."""
+        import polars as pl
+
+        words = self._words[codes]
+        other = _starts_with_zero(words)
+        numbers = np.where(other, words >> np.uint64(8), 0).astype(np.uint32)
+        long = pl.Series(numbers).cat.to(self._type).cast(pl.String)
+        return texts_of_words(np.where(other, 0, words)).zip_with(pl.Series(~other), long)
+
+    def keys(self, codes: Ids) -> pl.Series:
+        """What has the order of the texts that have these codes."""
+        import polars as pl
+
+        words = self._words[codes]
+        return self.texts(codes) if _starts_with_zero(words).any() else pl.Series(words.byteswap())
+
+    def letters(self, codes: Ids) -> tuple[Bytes, Places]:
+        """The texts that have these codes in UTF-8, one after the other, and where each ends."""
+        words = self._words[codes]
+        if _starts_with_zero(words).any():
+            texts = self.texts(codes)
+            return letters_of(texts), np.cumsum(texts.str.len_bytes().to_numpy(), dtype=np.int64)
+        letters = words.astype("<u8", copy=False).view(np.uint8)
+        return letters[letters != 0], np.cumsum(sizes_of_words(words), dtype=np.int64)
+
+
+def sizes_of_words(words: Words) -> Places:
+    """The bytes of texts that are their own words."""
+    sizes: Places = np.count_nonzero(words.view(np.uint8).reshape(-1, WORD_BYTES), axis=1)  # (N, 8) -> (N,)
+    return sizes
+
+
+def _starts_with_zero(words: Words) -> NDArray[np.bool_]:
+    zero: NDArray[np.bool_] = words & np.uint64(0xFF) == 0
+    return zero
