@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN    ?= runs/demo
 
-.PHONY: help demo test test-fast test-browser check format clean
+.PHONY: help demo test test-fast test-browser check format docs clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,8 +33,12 @@ format: $(VENV)/.dev  ## rewrite the code in the one format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-clean:           ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+docs: $(VENV)/.docs  ## the documentation, as pages in site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
+
+clean:           ## remove the environment, the pages and caches
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
@@ -42,6 +46,10 @@ $(VENV)/bin/python:
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing crossrank into $(VENV) (a few minutes the first time)" >&2
 	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	@$(PIP) -e '.[docs]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core

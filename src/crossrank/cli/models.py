@@ -25,12 +25,13 @@ def cost(
     from crossrank.models.paper_settings import CRITEO
 
     if paper:
-        out.print(CRITEO.table(), markup=False, highlight=False)
+        out.print(CRITEO.table(), markup=False, highlight=False, soft_wrap=True)
         return
     values = override(load_toml(config) if config else {}, sets or [])
     settings = parse_model_settings(values.get("model", {}))
     features = EncodedDataset.open(dataset).features if dataset else CRITEO.features
-    out.print(cost_table({settings.name: model_cost(settings, features)}), markup=False, highlight=False)
+    table = cost_table({settings.name: model_cost(settings, features)})
+    out.print(table, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command(epilog="Example: crossrank models")
