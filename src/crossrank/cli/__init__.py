@@ -18,6 +18,23 @@ from crossrank.errors import CrossRankError
 
 __all__ = ["app", "experiments", "explaining", "main", "models", "tables", "training"]
 
+# As a newcomer meets them
+ORDER = [
+    "demo",
+    "prepare",
+    "train",
+    "evaluate",
+    "predict",
+    "explain",
+    "report",
+    "compress",
+    "models",
+    "config",
+    "cost",
+    "tune",
+    "paper",
+]
+app.registered_commands.sort(key=lambda command: ORDER.index(getattr(command.callback, "__name__", "")))
 app.add_typer(data_commands, name="data")
 app.add_typer(bench_commands, name="bench")
 
