@@ -246,7 +246,7 @@ def test_a_disk_that_fills_up_while_reading_leaves_nothing(tmp_path, monkeypatch
     def full(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("crossrank.data.spool.np.save", full)
+    monkeypatch.setattr("crossrank.data.spool.Spool.write", full)
     with pytest.raises(DataError, match="The disk is full"):
         prepare(clicks(50), SCHEMA, tmp_path / "d")
     assert not list(tmp_path.iterdir())

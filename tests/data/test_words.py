@@ -95,13 +95,13 @@ def test_many_lines_are_cut_alike_whatever_the_chunks(tmp_path):
         assert chunks[-1].where(chunks[-1].frame.height - 1) == "line 20,001 of t.csv"
 
 
-@pytest.mark.parametrize("num_rows", [1, 1 << 20])
-def test_of_several_errors_the_first_is_raised(num_rows):
+@pytest.mark.parametrize(("num_rows", "stages"), [(1, 1), (1 << 20, 1), (1 << 20, 2)])
+def test_of_several_errors_the_first_is_raised(num_rows, stages):
     def work(item: int) -> int:
         if item > 6:
             raise ValueError(item)
         return -item
 
-    assert for_each(range(7), work, num_rows=num_rows) == [-item for item in range(7)]
+    assert for_each(range(7), work, num_rows=num_rows, stages=stages) == [-item for item in range(7)]
     with pytest.raises(ValueError, match="7"):
-        for_each(range(50), work, num_rows=num_rows)
+        for_each(range(50), work, num_rows=num_rows, stages=stages)

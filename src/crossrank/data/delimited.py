@@ -159,7 +159,8 @@ class DelimitedFile:
             return found[1][places]
 
         firsts = range(0, len(ends), CACHED_LINES)
-        short = [some for some in for_each(firsts, cut, num_rows=len(ends)) if some is not None]
+        cut_all = for_each(firsts, cut, num_rows=len(ends), stages=2)  # while the last chunk is coded
+        short = [some for some in cut_all if some is not None]
         if len(short) < len(firsts):
             return {}
         return {name: column for name, column, good in zip(names, words, np.all(short, axis=0), strict=True) if good}

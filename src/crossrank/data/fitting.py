@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Codes: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Tables: TypeAlias = dict[str, NDArray[Any]]
-CACHED_ROWS = 4096  # encoded at once: columns are written side by side while the rows are in the caches
+CACHED_ROWS = 16_384  # encoded at once: columns are written side by side while the rows are in the caches
 MOST_REMEMBERED = 1 << 16  # distinct texts of a numeric column; beyond, parsing is as quick as looking up
 
 
@@ -64,7 +64,7 @@ class CodedRows:
                 else:
                     scaled[rows, place] = tables[number.name].take(values[rows], mode="clip")
 
-        for_each(range(0, self.num_rows, CACHED_ROWS), fill, num_rows=self.num_rows)
+        for_each(range(0, self.num_rows, CACHED_ROWS), fill, num_rows=self.num_rows, stages=2)
         many = zip(schema.multivalent, self.bags, strict=True)
         bags = tuple((tables[column.name].take(codes, mode="clip"), offsets) for column, (codes, offsets) in many)
         return EncodedRows(ids, scaled, bags)
@@ -97,9 +97,9 @@ class EncoderBuilder:
             return self._numbers[column.name].add(chunk, rows)
 
         num_rows = len(chunk.frame)
-        codes = for_each(self.schema.categorical, code, num_rows=num_rows)
+        codes = for_each(self.schema.categorical, code, num_rows=num_rows, stages=2)
         bags = [self._add_bags(chunk.frame, column, training) for column in self.schema.multivalent]
-        numbers = for_each(self.schema.numeric, read, num_rows=num_rows)
+        numbers = for_each(self.schema.numeric, read, num_rows=num_rows, stages=2)
         self._num_rows += num_rows
         return CodedRows(num_rows, codes, bags, numbers)
 

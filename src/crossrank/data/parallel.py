@@ -19,11 +19,15 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="crossrank-columns")
 
 
-def for_each(items: Iterable[T], work: Callable[[T], R], *, num_rows: int) -> list[R]:
+def for_each(items: Iterable[T], work: Callable[[T], R], *, num_rows: int, stages: int = 1) -> list[R]:
     """``work(item)`` of each item, in order; in threads where there are enough rows.
 
-    Where several fail, the error of the first is raised. Each thread takes item after item by itself: handing them out
-    one by one would cost as much as some of them.
+    Where several fail, the error of the first is raised. The caller and its helpers take item after item by themselves:
+    handing them out one by one would cost as much as some of them.
+
+    Args:
+        stages: how many callers work at once, each on its own part of a stream, and so share the cores: a thread more
+            than there are cores costs more, in waiting for Python's lock and for cold caches, than it helps.
 
     >>> for_each([1, 2], lambda number: number * 10, num_rows=5)
     [10, 20]
@@ -42,7 +46,9 @@ def for_each(items: Iterable[T], work: Callable[[T], R], *, num_rows: int) -> li
                 failed[position] = error
                 break
 
-    wait([_pool().submit(take_items) for _ in range(NUM_THREADS)])
+    helpers = [_pool().submit(take_items) for _ in range(-(-NUM_THREADS // stages) - 1)]
+    take_items()
+    wait([helper for helper in helpers if not helper.cancel()])
     if failed:
         raise failed[min(failed)]
     return [done[position] for position in range(len(done))]

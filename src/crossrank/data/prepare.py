@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,21 +99,24 @@ class _Reading:
 
     def chunks(self) -> Generator[tuple[SpooledChunk, float]]:
         """Each chunk, coded, and the share of the table that is done."""
-        assign = self._settings.assigner(self._table)
         schema = self._schema
         in_frame = {schema.weight, schema.group, self._settings.column, *(many.name for many in schema.multivalent)}
         as_words = [] if self._skip else [name for name in schema.required if name not in in_frame]
         columns = [*schema.required, *([self._settings.column] if self._settings.column else [])]
-        for chunk in self._table.chunks(columns, as_words=as_words):
-            parts = assign(chunk)
-            if self._skip:
-                chunk, parts = self._leave_out(chunk, parts)
-            training = parts == 0
-            labels, weights, groups = _targets(chunk, self._schema, self._groups)
-            coded = self._builder.add(chunk, training)
-            self._num_rows += len(parts)
-            self._num_training += int(training.sum())
-            yield SpooledChunk(coded, parts, labels, weights, groups), chunk.share_done
+        with ThreadPoolExecutor(max_workers=1) as pool:  # some splits count the rows: the first can be read meanwhile
+            assign = pool.submit(self._settings.assigner, self._table)
+            for chunk in self._table.chunks(columns, as_words=as_words):
+                yield self._code(chunk, assign.result()(chunk)), chunk.share_done
+
+    def _code(self, chunk: Chunk, parts: NDArray[np.uint8]) -> SpooledChunk:
+        if self._skip:
+            chunk, parts = self._leave_out(chunk, parts)
+        training = parts == 0
+        labels, weights, groups = _targets(chunk, self._schema, self._groups)
+        coded = self._builder.add(chunk, training)
+        self._num_rows += len(parts)
+        self._num_training += int(training.sum())
+        return SpooledChunk(coded, parts, labels, weights, groups)
 
     def _leave_out(self, chunk: Chunk, parts: NDArray[np.uint8]) -> tuple[Chunk, NDArray[np.uint8]]:
         good = np.ones(len(parts), bool)

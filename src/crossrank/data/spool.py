@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,37 +32,35 @@ class Spool:
 
     def __init__(self, folder: Path, schema: Schema) -> None:
         self._folder, self._schema = folder, schema
-        self._count = 0
+        self._kinds: list[list[tuple[np.dtype[Any], int]]] = []  # type and size of each array of each chunk
 
     def write(self, chunk: SpooledChunk) -> None:
         self._folder.mkdir(exist_ok=True)
         coded = chunk.coded
         bags = chain.from_iterable(coded.bags)
-        arrays = [chunk.parts, chunk.labels, *coded.codes, *bags, *coded.numbers, chunk.weights, chunk.groups]
-        with self._path(self._count).open("wb") as file:
+        every = [chunk.parts, chunk.labels, *coded.codes, *bags, *coded.numbers, chunk.weights, chunk.groups]
+        arrays = [array for array in every if array is not None]
+        with self._path(len(self._kinds)).open("wb") as file:
             for array in arrays:
-                if array is not None:
-                    np.save(file, array, allow_pickle=False)
-        self._count += 1
+                file.write(array.data)
+        self._kinds.append([(array.dtype, len(array)) for array in arrays])
 
     def read(self) -> Iterator[tuple[SpooledChunk, float]]:
         """Each chunk, and the share of all chunks that is read."""
-        for number in range(self._count):
+        for number, kinds in enumerate(self._kinds):
             with self._path(number).open("rb") as file:
-                chunk = self._load(file)
+                chunk = self._chunk(iter([np.fromfile(file, kind, size) for kind, size in kinds]))
             self._path(number).unlink()
-            yield chunk, (number + 1) / self._count
+            yield chunk, (number + 1) / len(self._kinds)
         self._folder.rmdir()
 
-    def _load(self, file: IO[bytes]) -> SpooledChunk:
-        def load() -> Any:
-            return np.load(file, allow_pickle=False)
-
-        schema, parts, labels = self._schema, load(), load()
-        codes = [load() for _ in schema.categorical]
-        bags = [(load(), load()) for _ in schema.multivalent]
-        coded = CodedRows(len(parts), codes, bags, [load() for _ in schema.numeric])
-        return SpooledChunk(coded, parts, labels, load() if schema.weight else None, load() if schema.group else None)
+    def _chunk(self, arrays: Iterator[Any]) -> SpooledChunk:
+        schema, parts, labels = self._schema, next(arrays), next(arrays)
+        codes = [next(arrays) for _ in schema.categorical]
+        bags = [(next(arrays), next(arrays)) for _ in schema.multivalent]
+        coded = CodedRows(len(parts), codes, bags, [next(arrays) for _ in schema.numeric])
+        weights = next(arrays) if schema.weight else None
+        return SpooledChunk(coded, parts, labels, weights, next(arrays) if schema.group else None)
 
     def _path(self, number: int) -> Path:
         return self._folder / str(number)

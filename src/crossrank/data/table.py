@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
 import polars as pl
 
+from crossrank.data.batches import ahead
 from crossrank.data.delimited import DelimitedFile, OnError, Piece, check_names
 from crossrank.data.lines import unreadable
 from crossrank.data.words import Words, texts_of_words
@@ -123,11 +123,7 @@ class Table:
         skipped: Counter[str] = Counter()
         first_row = 0
         for index, part in enumerate(self.parts):
-            if isinstance(part, DelimitedFile):
-                pieces = part.chunks(columns, rows, skipped, as_words)
-            else:
-                pieces = part.chunks(columns, rows, skipped)
-            for piece in _read_ahead(pieces):
+            for piece in ahead(_pieces(part, columns, rows, skipped, as_words), depth=1):
                 share = (index + piece.share_done) / len(self.parts)
                 yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words)
                 first_row += piece.frame.height
@@ -145,13 +141,13 @@ class Table:
                 )
 
 
-def _read_ahead(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The same pieces, the next of which is read while the caller works on the last."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        coming = pool.submit(next, pieces, None)
-        while (piece := coming.result()) is not None:
-            coming = pool.submit(next, pieces, None)
-            yield piece
+def _pieces(
+    part: Part, columns: Sequence[str], rows: int, skipped: Counter[str], as_words: Sequence[str]
+) -> Generator[Piece]:
+    if isinstance(part, DelimitedFile):
+        yield from part.chunks(columns, rows, skipped, as_words)
+    else:
+        yield from part.chunks(columns, rows, skipped)
 
 
 def open_table(
