@@ -14,10 +14,11 @@ from crossrank.data.dataset import EncodedDataset
 from crossrank.data.prepare import prepare
 from crossrank.data.sources import criteo, criteo_like, synthetic
 from crossrank.data.sources.criteo_like import CHUNK_ROWS, CROSSES, MISSING, SIZES, Chunk, truth
-from crossrank.data.sources.planted import sigmoid
+from crossrank.data.sources.planted import entropy, sigmoid
 from crossrank.data.sources.synthetic import synthesize
-from crossrank.data.vocabulary import FIRST_ID
+from crossrank.data.vocabulary import FIRST_ID, UNSEEN_ID
 from crossrank.errors import ConfigError, DataError
+from crossrank.schema import Schema
 
 ROWS = CHUNK_ROWS + 2000
 
@@ -111,7 +112,7 @@ def test_values_are_drawn_as_often_as_their_shares_say_and_by_a_power_law(many: 
 
 
 def test_the_rate_of_ones_is_like_criteos_and_labels_follow_the_probability(many: Chunk) -> None:
-    assert many.labels.mean() == pytest.approx(0.26, abs=0.01)
+    assert many.labels.mean() == pytest.approx(0.28, abs=0.01)  # Criteo's is 0.256
     for part in np.array_split(np.argsort(many.probability), 10):
         p = many.probability[part]
         assert abs((many.labels[part] - p).sum()) < 4.5 * math.sqrt((p * (1 - p)).sum())
@@ -124,16 +125,18 @@ def test_the_best_logloss_is_the_mean_over_many_draws_of_the_labels(tmp_path: Pa
     assert best == pytest.approx(np.mean(losses), abs=4 * np.std(losses) / 20)
 
 
-def test_factors_have_mean_zero_and_unit_covariance_so_margins_of_crosses_vanish() -> None:
-    for name in {name for cross in CROSSES for name in cross}:
+def test_crossed_numbers_have_mean_zero_and_variance_one_so_margins_of_crosses_vanish() -> None:
+    assert {name for cross in CROSSES for name in cross} == set(criteo_like.RING)
+    for name in criteo_like.RING:
         column = truth().columns[name]
-        count = isinstance(column, criteo_like.Count)
-        shares = np.full(criteo_like.SLICES, 1 / criteo_like.SLICES) if count else column.shares
-        vectors = column.vectors(criteo_like.RANK)
-        present = 1 - MISSING.get(name, 0)
-        assert np.abs(vectors @ shares).max() < 1e-9
-        covariance = np.ones((2, 2)) if count else np.eye(2)
-        np.testing.assert_allclose((vectors * shares) @ vectors.T, present * covariance, atol=1e-4)
+        shares = np.full(criteo_like.SLICES, 1 / criteo_like.SLICES)
+        if isinstance(column, criteo_like.Category):
+            shares = column.shares
+        numbers = column.numbers("cross")
+        assert abs(numbers @ shares) < 1e-9
+        assert numbers**2 @ shares == pytest.approx(1 - MISSING.get(name, 0), abs=1e-4)
+        if SIZES.get(name, 0) > 100:
+            assert abs(numbers * column.numbers("main") @ shares) < 0.5, "the main effect is another number"
 
 
 @pytest.mark.parametrize("cross", CROSSES, ids="-".join)
@@ -155,10 +158,19 @@ def test_without_a_planted_cross_the_labels_are_predicted_worse(many: Chunk, cro
     part = truth().cross(cross, many.codes)
     without = sigmoid(truth().logit(many.codes) - part)
     p = many.probability
-    loss, best = (-np.where(many.labels, np.log(q), np.log1p(-q)).mean() for q in (without, p))
-    assert loss - best > 0.005  # on Criteo's set 0.001 counts as much
+    gain = np.where(many.labels, np.log(p / without), np.log((1 - p) / (1 - without)))
+    assert gain.mean() > 0.001  # what counts on Criteo's set
     expected = p * np.log(p / without) + (1 - p) * np.log((1 - p) / (1 - without))
-    assert loss - best == pytest.approx(expected.mean(), rel=0.15)
+    assert gain.mean() == pytest.approx(expected.mean(), abs=5 * gain.std() / math.sqrt(len(p)))
+
+
+def test_each_order_allows_the_declared_log_loss(many: Chunk) -> None:
+    parts = {o: sum(truth().cross(cross, many.codes) for cross in CROSSES if len(cross) == o) for o in (2, 3, 4)}
+    logit = truth().logit(many.codes) - sum(parts.values())
+    for order, declared in criteo_like.BEST_BY_ORDER.items():
+        logit = logit + parts.get(order, 0.0)
+        bins = np.array_split(many.probability[np.argsort(logit)], 300)  # the truth, averaged over what is not seen
+        assert np.mean([entropy(chunk.mean()) for chunk in bins]) == pytest.approx(declared, abs=0.002)
 
 
 def test_the_truth_lies_beside_the_rows(text: synthetic.SyntheticSummary) -> None:
@@ -202,6 +214,23 @@ def test_the_encoder_knows_every_value_with_its_expected_count(dataset: EncodedD
             assert (np.abs(counts - found) <= 5 * np.sqrt(counts) + 1).all()
 
 
+def test_a_schema_picks_columns_and_gives_rare_values_one_id(dataset: EncodedDataset, tmp_path: Path) -> None:
+    schema = criteo.schema(min_count=10)
+    fewer = Schema(schema.categorical[:3], schema.label)
+    small = EncodedDataset.open(
+        synthesize(tmp_path / "small", rows=ROWS, format="encoded", schema=fewer, progress=False).path
+    )
+    assert small.train.numeric.shape == (small.train.num_rows, 0)
+    assert np.array_equal(small.train.labels, dataset.train.labels)
+    for position, feature in enumerate(small.features):
+        ids, all_ids = small.train.categorical[:, position], dataset.train.categorical[:, position]
+        expected = truth().categories[position].shares * small.train.num_rows
+        assert np.array_equal(ids, np.where(all_ids < feature.vocab_size, all_ids, UNSEEN_ID))
+        assert feature.vocab_size == FIRST_ID + (np.rint(expected[FIRST_ID:]) >= 10).sum()
+        counts = small.encoder.counts(feature.name)
+        assert counts[UNSEEN_ID] == pytest.approx(expected[feature.vocab_size :].sum(), abs=1)
+
+
 def test_an_existing_target_is_refused_unless_overwritten(folder: Path, text: synthetic.SyntheticSummary) -> None:
     with pytest.raises(DataError, match="must not exist yet"):
         synthesize(text.path, rows=10)
@@ -225,6 +254,7 @@ def test_nothing_is_left_where_writing_fails(tmp_path: Path, monkeypatch: pytest
     [
         ({"rows": 0}, "at least one row; got rows=0"),
         ({"rows": 1, "format": "txt"}, "format must be one of 'text', 'encoded'; got 'txt'. Did you mean 'text'"),
+        ({"rows": 1, "schema": criteo.schema()}, "A schema is for encoded rows; got one for text"),
         ({"rows": 1, "like": "avazu"}, "like must be one of 'criteo'; got 'avazu'"),
     ],
 )

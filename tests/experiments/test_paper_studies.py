@@ -80,7 +80,7 @@ def test_the_memory_study_compares_models_of_the_budget():
 def test_a_study_runs_on_generated_rows_and_knows_the_truth(tmp_path):
     page = run_experiment("relu", tmp_path / "pages", quick=True, work=tmp_path / "work")
     assert len(page.values["settings"]) == 4
-    truth = json.loads((tmp_path / "work/criteo-quick/train.txt.truth.json").read_text())
+    truth = json.loads((tmp_path / "work/criteo-quick/dataset.truth.json").read_text())
     assert (
         f"the log loss of the truth itself is {truth['best_logloss']:.4f}" in (tmp_path / "pages/relu.md").read_text()
     )
@@ -136,7 +136,9 @@ def test_a_search_finds_settings_for_the_table(dataset, tmp_path, monkeypatch):
 def test_what_dcn_v2_learned_is_shown_by_rank_and_block(small_table, dataset, tmp_path):
     page = run_experiment("understanding", tmp_path, quick=True, work=tmp_path / "work")
     run = Run.open(tmp_path / "work/movielens-quick/runs-0/dcn-v2/seed-0")
-    ranks, crosses = page.tables.values()
+    ranks, crosses, moving = page.tables.values()
+    strengths = [float(row[2]) for row in moving[1:]]
+    assert strengths == sorted(strengths, reverse=True)
     learned = run.spectrum[0]["values"]
     assert ranks[2][:2] == ["layer 1, learned", str(sum(value >= 0.5 * learned[0] for value in learned))]
     norms = [float(row[1]) for row in crosses[1:]]

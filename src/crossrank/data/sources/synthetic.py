@@ -19,14 +19,15 @@ from crossrank.data.progress import Phases
 from crossrank.data.rows import EncodedRows, LabeledRows
 from crossrank.data.scaling import NumericStatistics
 from crossrank.data.sources import criteo
-from crossrank.data.sources.criteo_like import CHUNK_ROWS, CROSSES, Chunk, Texts, truth
+from crossrank.data.sources.criteo_like import CHUNK_ROWS, CROSSES, SLICES, Chunk, Texts, truth
 from crossrank.data.sources.planted import entropy
 from crossrank.data.splits import SPLITS
 from crossrank.data.text import splitmix64
-from crossrank.data.vocabulary import FIRST_ID, Vocabulary
+from crossrank.data.vocabulary import FIRST_ID, UNSEEN_ID, Vocabulary
 from crossrank.data.writer import DatasetWriter
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
 from crossrank.files import write_json, writing
+from crossrank.schema import Schema
 
 Made = TypeVar("Made")
 
@@ -49,6 +50,7 @@ def synthesize(
     like: Literal["criteo"] = "criteo",
     seed: int = 0,
     format: Literal["text", "encoded"] = "text",  # noqa: A002
+    schema: Schema | None = None,
     overwrite: bool = False,
     progress: bool = True,
 ) -> SyntheticSummary:
@@ -61,6 +63,8 @@ def synthesize(
         seed: which rows; the truth is the same for all seeds.
         format: ``"text"`` as the publisher offers it, or ``"encoded"`` for a dataset to train from at once, divided as
             the paper divides Criteo's, whose encoder knows every value there can be, with its expected count.
+        schema: of an encoded dataset: :func:`crossrank.data.sources.criteo.schema` with fewer columns or with a
+            ``min_count``, which then counts expected occurrences; left out, every column and every value.
         overwrite: replace what is there.
         progress: show a progress bar where stderr is a terminal.
 
@@ -72,12 +76,16 @@ def synthesize(
     _check("like", like, ("criteo",))
     if rows < 1:
         raise ConfigError(f"A click log needs at least one row; got rows={rows}.")
-    path = Path(into)
-    write = _write_text if format == "text" else _write_encoded
+    if schema is not None and format == "text":
+        raise ConfigError("A schema is for encoded rows; got one for text, which always has every column.")
+    path, schema = Path(into), schema or truth().schema
     with Phases(shown=progress) as phases, writing(path, DataError):
         phases.start("Writing")
         log = _Log(seed, rows, phases)
-        write(path, log, overwrite)
+        if format == "text":
+            _write_text(path, log, overwrite)
+        else:
+            _write_encoded(path, log, schema, overwrite)
         summary = SyntheticSummary(path, rows, log.ones / rows, log.loss / rows, tuple(CROSSES))
         crosses = [{"columns": cross, "strength": strength} for cross, strength in CROSSES.items()]
         known = {"like": like, "seed": seed, "rows": rows, "base_rate": summary.base_rate}
@@ -162,17 +170,23 @@ def _lines(chunk: Chunk, texts: Mapping[str, Texts]) -> npt.NDArray[np.uint8]:
     return lines
 
 
-def _write_encoded(path: Path, log: _Log, overwrite: bool) -> None:
+def _write_encoded(path: Path, log: _Log, schema: Schema, overwrite: bool) -> None:
     training_rows = round(criteo.SPLIT.fractions[0] * log.rows)
-    encoder = _encoder(training_rows)
-    logged = np.stack([column.logged for column in truth().counts], axis=1)  # (codes, M)
-    numbers = dict(zip(criteo.NUMERIC, np.ascontiguousarray(encoder.scaling.scale(logged).T), strict=True))
+    encoder = _encoder(schema, training_rows)
+    counts = [count for count in truth().counts if count.name in schema.names]
+    logged = np.array([count.logged for count in counts]).reshape(len(counts), SLICES)  # (M, codes)
+    numbers = {count.name: table for count, table in zip(counts, encoder.scaling.scale(logged.T).T.copy(), strict=True)}
+    sizes = {column.name: encoder.vocabularies[column.name].size for column in schema.categorical}
 
     def encode(chunk: Chunk, first: int) -> dict[str, LabeledRows]:
-        ids = [chunk.codes[name].astype(np.uint32) for name in criteo.CATEGORICAL]
-        categorical = np.stack(ids, axis=1)  # (N, F)
-        numeric = np.stack([table.take(chunk.codes[name]) for name, table in numbers.items()], axis=1)  # (N, M)
-        rows = LabeledRows(EncodedRows(categorical, numeric), chunk.labels.astype(np.float32))
+        # Codes are in the order of their frequency, so those of rare values are the last.
+        ids = [np.where(chunk.codes[name] < size, chunk.codes[name], UNSEEN_ID) for name, size in sizes.items()]
+        numeric = [table.take(chunk.codes[name]) for name, table in numbers.items()]
+        features = EncodedRows(
+            np.stack(ids, axis=1).astype(np.uint32),  # (N, F)
+            np.array(numeric, np.float32).reshape(len(numeric), len(chunk.labels)).T.copy(),  # (N, M)
+        )
+        rows = LabeledRows(features, chunk.labels.astype(np.float32))
         parts = _parts(np.arange(first, first + len(rows), dtype=np.uint64), training_rows)
         return {name: rows.take(np.flatnonzero(parts == part)) for part, name in enumerate(SPLITS) if part in parts}
 
@@ -190,15 +204,18 @@ def _parts(positions: npt.NDArray[np.uint64], training_rows: int) -> npt.NDArray
     return np.where(positions < training_rows, np.uint64(0), 1 + halves)
 
 
-def _encoder(training_rows: int) -> Encoder:
+def _encoder(schema: Schema, training_rows: int) -> Encoder:
     """What training rows would teach, as far as it is known beforehand: every value there can be, expected counts."""
     vocabularies, statistics = {}, {}
-    for category in truth().categories:
-        letters = category.texts[FIRST_ID:].view(np.uint8)
-        ends = np.arange(8, len(letters) + 1, 8)
+    for column in schema.categorical:
+        category = truth().categories[criteo.CATEGORICAL.index(column.name)]
         counts = np.rint(category.shares * training_rows).astype(np.int64)
-        vocabularies[category.name] = Vocabulary(letters, ends, counts)
-    for count in truth().counts:
+        kept = int((counts[FIRST_ID:] >= column.min_count).sum()) if column.min_count > 1 else len(counts) - FIRST_ID
+        counts[UNSEEN_ID] = round(float(category.shares[FIRST_ID + kept :].sum()) * training_rows)
+        letters = category.texts[FIRST_ID : FIRST_ID + kept].view(np.uint8)
+        ends = np.arange(8, len(letters) + 1, 8)
+        vocabularies[category.name] = Vocabulary(letters, ends, counts[: FIRST_ID + kept])
+    for count in (count for count in truth().counts if count.name in schema.names):
         missing = round(float(np.isnan(count.logged).mean()) * training_rows)
         statistics[count.name] = NumericStatistics(count.mean, count.deviation, training_rows - missing, missing)
-    return Encoder(truth().schema, vocabularies, statistics)
+    return Encoder(schema, vocabularies, statistics)

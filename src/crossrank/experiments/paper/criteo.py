@@ -7,23 +7,35 @@ shows the shape of the paper's findings, not its numbers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crossrank.data import EncodedDataset
+from crossrank.data.sources import criteo
+from crossrank.data.sources.criteo_like import BEST_BY_ORDER
+from crossrank.data.sources.synthetic import synthesize
+from crossrank.data.splits import SPLITS
 from crossrank.experiments.figures import dots, lines
 from crossrank.experiments.paper.page import Page
-from crossrank.experiments.paper.studies import HEADER, Setting, cells, measure
+from crossrank.experiments.paper.studies import HEADER, Setting, cells, measure, measure_tasks, tasks, trained_on
 from crossrank.files import publish
 from crossrank.models.paper_settings import CRITEO
 from crossrank.runs.run import read_json
+from crossrank.schema import Schema
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUM_CATEGORICAL, NUM_NUMERIC = 26, 13
 WORK = Path("runs/paper")
+GENERATED_ROWS = "generated data in the shape of Criteo"
+TRUTH = (
+    "That truth is a polynomial of order 4 in one number for each value; its parts of orders up to 1, 2 and 3 alone "
+    f"would allow {BEST_BY_ORDER[1]}, {BEST_BY_ORDER[2]} and {BEST_BY_ORDER[3]}."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,12 +74,21 @@ PAPER_SCALE = Scale(
 GENERATED = Scale(
     embedding_dim=8,
     seeds=3,
-    rows=1_000_000,
-    training={"learning_rate": 1e-3, "epochs": 4, "eval_every": 800, "patience": 3, "average_decay": 0.999},
+    rows=6_000_000,
+    training={
+        "batch_size": 1536,
+        "learning_rate": 3e-3,
+        "epochs": 1,
+        "average_decay": 0.999,
+        "tables": "lazy",
+    },
 )
 QUICK = Scale(
     embedding_dim=2, seeds=1, rows=4000, training={"learning_rate": 1e-2, "max_steps": 10, "average_decay": 0.9}
 )
+
+
+Found = Mapping[str, Mapping[str, Any]]  # by label, as :func:`measure` returns it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +100,8 @@ class Study:
         settings: the rows of its table at a scale.
         axis: what the figure's horizontal axis is; "" for a row of dots for each setting.
         numeric: take the numbers besides the categories.
+        bound: the lowest log loss of a cross network at each place, where the truth is known.
+        finding: a line on the numbers, besides the usual ones.
     """
 
     title: str
@@ -86,9 +109,13 @@ class Study:
     settings: Callable[[Scale], list[Setting]]
     axis: str = ""
     numeric: bool = True
+    bound: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    finding: Callable[[Found], str] | None = None
 
 
-def run_study(study: Study, *, quick: bool = False, data: Path | None = None, work: Path = WORK) -> Page:
+def run_study(
+    study: Study, *, quick: bool = False, data: Path | None = None, work: Path = WORK, jobs: int | None = None
+) -> Page:
     """Train the settings of a study and lay them out.
 
     Args:
@@ -96,51 +123,88 @@ def run_study(study: Study, *, quick: bool = False, data: Path | None = None, wo
         quick: few generated rows and few steps.
         data: Criteo's train.txt; left out, generated rows.
         work: where datasets and runs are kept, so that a second call trains nothing twice.
+        jobs: settings that are trained at a time; left out, one for each core.
     """
+    rows = criteo_rows(data, work, quick=quick, numeric=study.numeric)
+    settings = study.settings(rows.scale)
+    found = measure(rows.dataset, settings, rows.runs, seeds=rows.scale.seeds, jobs=jobs or os.cpu_count() or 1)
+    return _page(study, settings, found, [study.text, rows.origin], rows.best)
+
+
+def train_studies(
+    studies: Iterable[Study], *, quick: bool = False, data: Path | None = None, work: Path = WORK, jobs: int
+) -> None:
+    """Train all settings of several studies, as many at a time over all of them; their pages are then made at once."""
+    wanted = []
+    for study in studies:
+        rows = criteo_rows(data, work, quick=quick, numeric=study.numeric)
+        wanted += tasks(rows.dataset, study.settings(rows.scale), rows.runs, seeds=rows.scale.seeds)
+    measure_tasks(wanted, jobs)
+
+
+class Rows(NamedTuple):
+    """What a study is trained on.
+
+    Attributes:
+        dataset: the encoded rows.
+        origin: a sentence on where they come from.
+        best: the log loss of the truth, where it is known.
+        scale: how large the study is.
+        runs: the folder of its runs.
+    """
+
+    dataset: EncodedDataset
+    origin: str
+    best: float | None
+    scale: Scale
+    runs: Path
+
+
+def criteo_rows(data: Path | None, work: Path, *, quick: bool, numeric: bool) -> Rows:
+    """Criteo's rows, encoded once, or generated ones."""
     scale = QUICK if quick else PAPER_SCALE if data else GENERATED
     work = work / ("criteo-quick" if quick else "criteo" if data else "criteo-like")
-    dataset, origin, best = criteo_dataset(data, work, scale, numeric=study.numeric)
-    settings = study.settings(scale)
-    found = measure(dataset, settings, work / ("runs" if study.numeric else "runs-categorical"), seeds=scale.seeds)
-    return _page(study, settings, found, [study.text, origin], best)
-
-
-def criteo_dataset(
-    data: Path | None, work: Path, scale: Scale, *, numeric: bool = True
-) -> tuple[EncodedDataset, str, float | None]:
-    """The encoded rows, a sentence on where they come from, and the log loss of the truth where it is known."""
-    from crossrank.data.prepare import prepare
-    from crossrank.data.sources import open_source
-    from crossrank.data.sources.synthetic import synthesize
-    from crossrank.schema import Schema
-
-    source, best = data, None
-    if source is None:
-        source = work / "train.txt"
-        if not source.is_file():
-            synthesize(source, rows=scale.rows, progress=False)
-        best = read_json(source.with_name("train.txt.truth.json"))["best_logloss"]
     folder = work / ("dataset" if numeric else "dataset-categorical")
-    if not (folder / "manifest.json").is_file():
-        table, schema, split = open_source("criteo", [source])
-        if not numeric:
-            schema = Schema(schema.categorical, schema.label)
-        partial_folder = folder.with_name(f"{folder.name}.partial")
-        prepare(table, schema, partial_folder, split=split, progress=False, overwrite=True)
-        publish(partial_folder, folder)
+    schema = criteo.schema()
+    if not numeric:
+        schema = Schema(schema.categorical, schema.label)
+    best = None
+    if data is None:
+        best = _generate(folder, schema, scale.rows)
+    elif not (folder / "manifest.json").is_file():
+        _prepare(data, folder, schema)
     dataset = EncodedDataset.open(folder)
-    rows = sum(dataset.split(name).num_rows for name in ("train", "valid", "test"))
-    origin = (
-        f"{rows:,} rows of {'Criteo' if data else 'generated data in the shape of Criteo'}, split as the paper does"
-    )
-    known = f"; the log loss of the truth itself is {best:.4f}" if best is not None else ""
-    return dataset, f"{origin}{known}. Embeddings of width {scale.embedding_dim}, {scale.seeds} seeds, test rows.", best
+    rows = sum(dataset.split(name).num_rows for name in SPLITS)
+    origin = f"{rows:,} rows of {'Criteo' if data else GENERATED_ROWS}, split as the paper does"
+    known = f"; the log loss of the truth itself is {best:.4f}. {TRUTH}" if best is not None else "."
+    sizes = f"Embeddings of width {scale.embedding_dim}, {scale.seeds} seeds, test rows."
+    return Rows(dataset, f"{origin}{known} {sizes}", best, scale, work / ("runs" if numeric else "runs-categorical"))
+
+
+def _generate(folder: Path, schema: Schema, rows: int) -> float:
+    """Generate the rows where they are not there yet, and return the log loss of their truth."""
+    file = folder.with_name(f"{folder.name}.truth.json")
+    if not file.is_file() or read_json(file)["rows"] != rows:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return synthesize(
+            folder, rows=rows, format="encoded", schema=schema, overwrite=True, progress=False
+        ).best_logloss
+    best: float = read_json(file)["best_logloss"]
+    return best
+
+
+def _prepare(data: Path, folder: Path, schema: Schema) -> None:
+    from crossrank.data.prepare import prepare  # needs polars, which generated rows do not
+
+    partial_folder = folder.with_name(f"{folder.name}.partial")
+    prepare(criteo.open_set(data), schema, partial_folder, split=criteo.SPLIT, progress=False, overwrite=True)
+    publish(partial_folder, folder)
 
 
 def _page(
     study: Study,
     settings: Sequence[Setting],
-    found: Mapping[str, Mapping[str, Any]],
+    found: Found,
     text: Sequence[str],
     best: float | None,
 ) -> Page:
@@ -156,6 +220,8 @@ def _page(
                 points = [found[setting.label]["logloss"] for setting in members]
                 places = [setting.place for setting in members]
                 lines(axes, places, {line: points}, x_label=study.axis, y_label="log loss, test rows", log=False)
+            if study.bound and best is not None:
+                axes.plot(*zip(*study.bound.items(), strict=True), "k:", label="lowest possible for CrossNet")
             axes.set_xticks(sorted({setting.place for setting in settings}))
             axes.legend()
         else:
@@ -166,7 +232,26 @@ def _page(
         title=study.title,
         text=text,
         tables={"Mean ± standard deviation over the seeds:": table},
-        notes=[],
+        notes=[*_findings(study, settings, found), trained_on(found)],
         values={"settings": found, "best_logloss": best},
         draw=draw,
     )
+
+
+def _findings(study: Study, settings: Sequence[Setting], found: Found) -> list[str]:
+    """What the numbers say, to be held against what the paper says."""
+    losses = {setting.label: found[setting.label]["logloss"]["mean"] for setting in settings}
+    notes = [study.finding(found)] if study.finding else []
+    if not study.axis:
+        ordered = sorted(losses.items(), key=lambda pair: pair[1])
+        return [f"Best first: {', '.join(f'{label} {loss:.4f}' for label, loss in ordered)}.", *notes]
+    lines_of: dict[str, dict[float, float]] = {}
+    for setting in settings:
+        lines_of.setdefault(setting.line, {})[setting.place] = losses[setting.label]
+    for line, points in lines_of.items():
+        gains = ", ".join(f"{before - after:+.4f}" for before, after in pairwise(points.values()))
+        notes += [f"{line}: what each step along the axis gains: {gains}."] if gains else []
+    if {"CrossNet", "DNN"} <= set(lines_of):
+        better = [f"{place:g}" for place, loss in lines_of["CrossNet"].items() if loss < lines_of["DNN"][place]]
+        notes.append(f"CrossNet is better than DNN at {study.axis} {', '.join(better) or '(none)'}.")
+    return notes

@@ -16,7 +16,7 @@ from crossrank.nn import CrossNetwork, DeepNetwork, LowRankCrossLayer, OutputLay
 Function = Callable[[Tensor], Tensor]  # (..., B, d) -> (..., B)
 MakeModel = Callable[[], nn.Sequential]
 TEST_ROWS = 10_000
-WARM_UP = 0.1  # share of the steps over which the learning rate grows
+WARM_UP, FALL = 0.1, 0.5  # shares of the steps after which the learning rate has grown, and begins to fall
 
 
 def cross_model(input_dim: int, num_layers: int, **options: Any) -> nn.Sequential:
@@ -144,13 +144,17 @@ def fit_fresh(
     learning_rate: float,
     generator: torch.Generator,
     batch_size: int = 512,
+    corners: bool = False,
 ) -> list[float]:
     """Adam on rows drawn anew for every step, so that nothing can be learned by heart; several runs side by side.
 
     Args:
         make: a model with initial weights; called once for each run.
         function: what to fit, possibly another function for each run. Shape: (R, B, d) -> (R, B).
-        learning_rate: the highest; it grows from zero and falls to zero again along a cosine.
+        learning_rate: the highest; it grows from zero, stays, and falls to zero again along a cosine.
+        corners: until it falls, every other row is a corner of the cube. There a monomial of order n is √3ⁿ times as
+            large as in the mean over the cube, so one of a high order is found before the weights that lead to it have
+            shrunk to nothing.
 
     Returns:
         The root mean square error of each run on rows that were never trained on.
@@ -162,6 +166,8 @@ def fit_fresh(
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = learning_rate * _schedule(step / steps)
         x = sample(generator, runs, batch_size, input_dim)  # (R, B, d)
+        if corners and step < FALL * steps:
+            x[:, ::2] = x[:, ::2].sign()
         loss = (forward(parameters, x) - function(x)).square().mean(dim=1).sum()
         optimizer.zero_grad()
         loss.backward()
@@ -173,9 +179,9 @@ def fit_fresh(
 
 
 def _schedule(done: float) -> float:
-    if done < WARM_UP:
-        return done / WARM_UP
-    return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
+    if done < FALL:
+        return min(done / WARM_UP, 1.0)
+    return 0.5 * (1 + math.cos(math.pi * (done - FALL) / (1 - FALL)))
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:

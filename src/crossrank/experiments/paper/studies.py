@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from crossrank.data import EncodedDataset
+from crossrank.experiments.processes import workers
+from crossrank.files import write_json
 from crossrank.models.cost import model_cost
 from crossrank.runs.run import read_json
 from crossrank.training import Config, train_seeds
+from crossrank.training.cuda.steps import choose_device
 
 METRICS = ("logloss", "auc")
+MEASURED = "measured.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,33 +41,81 @@ class Setting:
     paper: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
+class Task(NamedTuple):
+    """One setting to be trained, in whichever process."""
+
+    dataset: Path
+    setting: Setting
+    folder: Path
+    seeds: int
+
+
 def measure(
-    dataset: EncodedDataset, settings: Sequence[Setting], work: Path, *, seeds: int
+    dataset: EncodedDataset, settings: Sequence[Setting], work: Path, *, seeds: int, jobs: int = 1
 ) -> dict[str, dict[str, Any]]:
     """Train every setting; what an earlier call has trained is kept.
+
+    Args:
+        jobs: settings at a time, each in a process of its own; for one, this process.
 
     Returns:
         By label: mean, deviation and values of each metric on the test rows, and ``parameters`` without embeddings and
         ``flops`` per row.
     """
-    found = {}
-    for setting in settings:
-        config = Config.parse(setting.config)
-        place = work / re.sub(r"[^a-z0-9]+", "-", setting.label.lower()).strip("-")
-        stale = not _is_of(place / "seed-0", config, dataset)
-        summary = train_seeds(dataset, into=place, seeds=seeds, config=config, overwrite=stale)
-        cost = model_cost(config.model, dataset.features)
-        found[setting.label] = {
-            **{metric: summary["test"][metric] for metric in METRICS},
-            "parameters": cost.network_parameters,
-            "flops": cost.flops,
-            "config": setting.config,
-        }
+    found = measure_tasks(tasks(dataset, settings, work, seeds=seeds), jobs)
+    return {setting.label: values for setting, values in zip(settings, found, strict=True)}
+
+
+def tasks(dataset: EncodedDataset, settings: Sequence[Setting], work: Path, *, seeds: int) -> list[Task]:
+    """A folder for each setting, named after its label."""
+    names = [re.sub(r"[^a-z0-9]+", "-", setting.label.lower()).strip("-") for setting in settings]
+    return [Task(dataset.path, setting, work / name, seeds) for setting, name in zip(settings, names, strict=True)]
+
+
+def measure_tasks(wanted: Sequence[Task], jobs: int) -> list[dict[str, Any]]:
+    """What is measured of each task; those that were measured before cost nothing."""
+    if jobs == 1 or all(_kept(task) for task in wanted):
+        return [measured(task) for task in wanted]
+    with workers(jobs) as each:
+        return list(each(measured, wanted))
+
+
+def measured(task: Task) -> dict[str, Any]:
+    """Train a setting with all its seeds, or read what was measured before; the runs themselves may be gone."""
+    if (kept := _kept(task)) is not None:
+        return kept
+    dataset, config = EncodedDataset.open(task.dataset), Config.parse(task.setting.config)
+    stale = not is_of(task.folder / "seed-0", config, dataset)
+    started = time.perf_counter()
+    summary = train_seeds(dataset, into=task.folder, seeds=task.seeds, config=config, overwrite=stale, progress=False)
+    cost = model_cost(config.model, dataset.features)
+    found = {
+        **{metric: summary["test"][metric] for metric in METRICS},
+        "parameters": cost.network_parameters,
+        "flops": cost.flops,
+        "config": task.setting.config,
+        "seconds": round(time.perf_counter() - started, 1),
+        "device": torch.cuda.get_device_name() if choose_device(config.training.device).type == "cuda" else "CPU",
+    }
+    of = {"data_fingerprint": dataset.fingerprint, "arrays": dataset.manifest["arrays"], "seeds": task.seeds}
+    write_json(task.folder / MEASURED, {"of": {**of, "config": config.to_dict()}, "found": found})
     return found
 
 
-def _is_of(run: Path, config: Config, dataset: EncodedDataset) -> bool:
-    """Whether a run is of this setting and these rows; the settings of an experiment may change between versions."""
+def _kept(task: Task) -> dict[str, Any] | None:
+    """What an earlier call wrote, if it is of this setting and these rows."""
+    if not (task.folder / MEASURED).is_file():
+        return None
+    content = read_json(task.folder / MEASURED)
+    of, dataset = content["of"], EncodedDataset.open(task.dataset)
+    same_rows = of["data_fingerprint"] == dataset.fingerprint or of.get("arrays") == dataset.manifest["arrays"]
+    # Both parsed, since one may have been written before there were as many settings.
+    same_config = Config.parse(of["config"]) == Config.parse(task.setting.config)
+    return dict(content["found"]) if same_rows and same_config and of["seeds"] == task.seeds else None
+
+
+def is_of(run: Path, config: Config, dataset: EncodedDataset) -> bool:
+    """Whether a run, if there is one, is of this setting and these rows."""
     if not (run / "run.json").is_file():
         return True
     facts = read_json(run / "run.json")["data_fingerprint"], read_json(run / "config.json")
@@ -85,3 +140,13 @@ def spread_text(spread: Mapping[str, Any]) -> str:
     """
     deviation = "" if spread["deviation"] is None else f" ± {spread['deviation']:.4f}"
     return f"{spread['mean']:.4f}{deviation}"
+
+
+def trained_on(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line on where the trainings were made, since the page may be written elsewhere and later.
+
+    >>> trained_on({"DNN": {"device": "CPU"}, "FM": {"device": "CPU"}})
+    'Trained on: CPU. The seconds above leave out trainings that were there before.'
+    """
+    devices = sorted({values["device"] for values in found.values() if "device" in values})
+    return f"Trained on: {', '.join(devices)}. The seconds above leave out trainings that were there before."

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from crossrank.evaluation import explain
 from crossrank.evaluation.spectrum import numerical_rank
 from crossrank.experiments.paper.movielens import WORK, committed, split_dataset, table_settings
-from crossrank.experiments.paper.page import Page
-from crossrank.experiments.paper.studies import measure
+from crossrank.experiments.paper.page import Page, Table
+from crossrank.experiments.paper.studies import is_of
 from crossrank.runs import Run
+from crossrank.training import Config, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,9 +31,11 @@ def run(*, quick: bool = False, data: Path | None = None, work: Path = WORK) -> 
     """Read the first run of the main table's DCN-V2, training it if it is not there."""
     work = work / ("movielens-quick" if quick else "movielens")
     dataset = split_dataset(data, work, 0, quick=quick)
-    settings = [setting for setting in table_settings(committed(), quick=quick) if setting.label == MODEL]
-    measure(dataset, settings, work / "runs-0", seeds=1)
-    opened = Run.open(work / "runs-0" / "dcn-v2" / "seed-0")
+    setting = next(setting for setting in table_settings(committed(), quick=quick) if setting.label == MODEL)
+    config, place = Config.parse(setting.config), work / "runs-0" / "dcn-v2" / "seed-0"
+    if not ((place / "run.json").is_file() and is_of(place, config, dataset)):
+        train(dataset, into=place, config=config, seed=0, overwrite=True, progress=False)
+    opened = Run.open(place)
     blocks = [block for selves in (False, True) for block in explain(opened, layer=1, directed=True, selves=selves)]
     return _page(opened.spectrum, blocks, explain(opened, layer=1), dataset.schema.names)
 
@@ -48,9 +51,6 @@ def _page(
         for kind, name in (("initial", "as drawn"), ("values", "learned")):
             found = (str(numerical_rank(layer[kind], tolerance)) for tolerance in TOLERANCES)
             ranks.append([f"layer {layer['layer']}, {name}", *found])
-    crosses = [["cross", "norm", "strength"]]
-    for pair in sorted(pairs, key=lambda pair: -pair["norm"])[:TOP]:
-        crosses.append([f"{pair['left']} × {pair['right']}", f"{pair['norm']:.3f}", f"{pair['strength']:.3f}"])
 
     def draw(figure: Figure) -> None:
         figure.set_size_inches(11, 4.4)
@@ -72,8 +72,19 @@ def _page(
     return Page(
         title="What DCN-V2 learns on MovieLens-1M (Figures 2 and 5)",
         text=TEXT,
-        tables={"Numerical rank:": ranks, "Strongest crosses of the first layer by norm:": crosses},
+        tables={
+            "Numerical rank:": ranks,
+            "Strongest crosses of the first layer by norm:": _strongest(pairs, "norm"),
+            "Strongest crosses of the first layer by how far they move the logit:": _strongest(pairs, "strength"),
+        },
         notes=[],
         values={"spectrum": layers, "blocks": blocks},
         draw=draw,
     )
+
+
+def _strongest(pairs: Sequence[Mapping[str, Any]], measure: str) -> Table:
+    table = [["cross", "norm", "strength"]]
+    for pair in sorted(pairs, key=lambda pair: -pair[measure])[:TOP]:
+        table.append([f"{pair['left']} × {pair['right']}", f"{pair['norm']:.3f}", f"{pair['strength']:.3f}"])
+    return table
