@@ -13,6 +13,7 @@ from crossrank.errors import ConfigError, CrossRankError, RunError
 from crossrank.models import build_model
 from crossrank.runs import Run
 from crossrank.training import Config, train, train_seeds
+from crossrank.training.profile import StepClock
 from crossrank.training.trainer import Trainer
 
 SMALL = {
@@ -208,3 +209,18 @@ def test_sample_weights_change_what_is_learned(clicks, tmp_path) -> None:
         frame, into=tmp_path / "heavy", schema=Schema(features, Label(name="click"), weight="weight"), config=SMALL
     )
     assert heavy.predict(frame).mean() > plain.predict(frame).mean() + 0.2
+
+
+def test_a_profile_gives_each_part_of_a_step_one_stretch_and_evaluations_to_the_log(dataset, tmp_path) -> None:
+    marks: list[str] = []
+
+    class Noting(StepClock):
+        def mark(self, part: str) -> None:
+            marks.append(part)
+            super().mark(part)
+
+    clock = Noting()
+    train(dataset, into=tmp_path / "run", config={"training": {"max_steps": 4, "eval_every": 2}}, clock=clock)
+    step = ["load", "gather", "forward", "backward", "update", "average", "log"]
+    assert marks == 4 * step
+    assert clock.steps == 3  # without the first

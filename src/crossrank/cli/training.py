@@ -138,7 +138,7 @@ def train(
         }
         run = train_run(data, into=into, config=settings, **options)
         if clock:
-            _show_profile(clock.rows(run.report["training"]["steps"]))
+            _show_profile(clock.rows())
         _show_metrics(run.report["test"], as_json)
         _report(into)
     say(f"run folder: {into}")

@@ -81,7 +81,9 @@ class Trainer:
             Optimizer(model, settings, clock=self.clock) if device_training is None else device_training.optimizer
         )
         if clock:
-            model.embedding.register_forward_hook(lambda *_: self.clock.mark("gather"))
+            model.embedding.register_forward_hook(
+                lambda module, *_: self.clock.mark("gather") if module.training else None
+            )
         self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim)
         self.position = Position()
         self.on_line: Callable[[dict[str, Any]], None] | None = None
