@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from crossrank.data.prepare import prepare
+from crossrank.data.sources.synthetic import synthesize
 from crossrank.errors import ConfigError
 from crossrank.experiments.paper import criteo, movielens, run_all, run_experiment, studies, understanding
 from crossrank.experiments.paper.criteo_studies import MEMORY, QUALITY, STUDIES
@@ -25,23 +30,55 @@ TINY = {"model": {"name": "dnn", "embedding": {"dim": 2}, "deep": {"sizes": [4]}
 CROSS = {**TINY, "model": {"name": "dcn-v2", "embedding": {"dim": 2}, "deep": {"sizes": [4]}}}
 
 
-def test_a_setting_is_trained_once_and_again_where_it_has_changed(dataset, tmp_path):
-    setting = studies.Setting(label="A DNN, small", config=TINY)
-    found = studies.measure(dataset, [setting], tmp_path, seeds=2)
+def measured(dataset, config, folder, seeds=2):
+    return studies.measure_tasks(
+        studies.tasks(dataset, [studies.Setting(label="A DNN, small", config=config)], folder, seeds=seeds), jobs=1
+    )[0]
+
+
+def test_a_setting_is_trained_once_and_again_where_it_has_changed(dataset, tmp_path, monkeypatch):
+    found = measured(dataset, TINY, tmp_path)
     values = [Run.open(tmp_path / "a-dnn-small" / f"seed-{seed}").report["test"]["auc"] for seed in range(2)]
-    assert found["A DNN, small"]["auc"]["values"] == values
-    assert found["A DNN, small"]["auc"]["mean"] == pytest.approx(statistics.fmean(values))
-    assert (
-        found["A DNN, small"]["parameters"] == model_cost(Config.parse(TINY).model, dataset.features).network_parameters
-    )
-    finished = Run.open(tmp_path / "a-dnn-small" / "seed-0").info["finished"], values
+    assert found["auc"]["values"] == values
+    assert found["auc"]["mean"] == pytest.approx(statistics.fmean(values))
+    assert found["parameters"] == model_cost(Config.parse(TINY).model, dataset.features).network_parameters
+    with monkeypatch.context() as patch:
+        patch.setattr(studies, "train_seeds", None)
+        assert measured(dataset, TINY, tmp_path) == found
+    assert measured(dataset, {**TINY, "training": {"max_steps": 3}}, tmp_path)["auc"]["values"] != values
+    assert len(measured(dataset, TINY, tmp_path, seeds=3)["auc"]["values"]) == 3
 
-    again = studies.measure(dataset, [setting], tmp_path, seeds=2)
-    assert again == found
-    assert (Run.open(tmp_path / "a-dnn-small" / "seed-0").info["finished"], values) == finished
 
-    changed = studies.Setting(label="A DNN, small", config={**TINY, "training": {"max_steps": 3}})
-    assert studies.measure(dataset, [changed], tmp_path, seeds=2)["A DNN, small"]["auc"]["values"] != values
+def test_what_was_measured_is_kept_without_its_runs_and_belongs_to_its_rows(dataset, clicks, tmp_path, monkeypatch):
+    found = measured(dataset, TINY, tmp_path / "here")
+    kept = tmp_path / "there" / "a-dnn-small"
+    kept.mkdir(parents=True)
+    shutil.copy(tmp_path / "here" / "a-dnn-small" / "measured.json", kept)
+    other = prepare(clicks.head(500), dataset.schema, tmp_path / "other", progress=False)
+    monkeypatch.setattr(studies, "train_seeds", lambda *_, **__: pytest.fail("trained"))
+    assert measured(dataset, TINY, tmp_path / "there") == found
+    with pytest.raises(pytest.fail.Exception, match="trained"):
+        measured(other, TINY, tmp_path / "there")
+
+
+def test_studies_on_generated_rows_need_neither_tables_nor_plots_nor_a_command_line(tmp_path):
+    program = """
+import sys
+sys.modules.update(dict.fromkeys(("polars", "typer", "matplotlib", "optuna")))
+from pathlib import Path
+from crossrank.experiments.paper.criteo import train_studies
+from crossrank.experiments.paper.criteo_studies import STUDIES
+train_studies([STUDIES["relu"]], quick=True, work=Path(sys.argv[1]), jobs=1)
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
+    page = criteo.run_study(STUDIES["relu"], quick=True, work=tmp_path, jobs=1)
+    assert len(page.values["settings"]) == 4
+    assert [run.parent.name for run in page.runs] == [
+        "1-relu-layer",
+        "1-cross-layer",
+        "2-relu-layers",
+        "2-cross-layers",
+    ]
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -98,6 +135,39 @@ def test_a_study_with_lines_draws_them(tmp_path):
     write_page(page, tmp_path, "depth", command="crossrank paper depth", seconds=1)
     figure = (tmp_path / "depth.svg").read_text()
     assert ">CrossNet<" in figure and ">DNN<" in figure and ">layers<" in figure
+
+
+def test_a_study_runs_on_a_users_own_train_txt(tmp_path, monkeypatch):
+    synthesize(tmp_path / "train.txt", rows=2000, progress=False)
+    monkeypatch.setattr(criteo, "PAPER_SCALE", criteo.QUICK)
+    page = run_experiment("relu", tmp_path / "pages", data=tmp_path / "train.txt", work=tmp_path / "work", jobs=1)
+    text = (tmp_path / "pages/relu.md").read_text()
+    assert "2,000 rows of Criteo, split as the paper does. Embeddings" in text and "truth" not in text
+    assert "`crossrank paper relu --data criteo=train.txt`" in text
+    assert page.values["best_logloss"] is None
+    assert (tmp_path / "work/criteo/dataset/manifest.json").is_file()
+
+
+def noted(name, losses, scale=criteo.GENERATED):
+    """The findings of a study whose settings have these log losses, in their order."""
+    study = STUDIES[name]
+    settings = study.settings(scale)
+    found = {}
+    for setting, loss in zip(settings, losses, strict=True):
+        spread = {"logloss": {"mean": loss, "deviation": 0.0}, "auc": {"mean": 1 - loss, "deviation": 0.0}}
+        found[setting.label] = {**spread, "config": setting.config, "parameters": 1, "flops": 2, "device": "CPU"}
+    return "\n".join(criteo._page(study, settings, found, [], None).notes)
+
+
+def test_findings_are_read_off_the_numbers():
+    depth = noted("depth", [0.5, 0.45, 0.46, 0.44, 0.43, 0.44, 0.42, 0.44, 0.42, 0.44])
+    assert "CrossNet: what each step along the axis gains: +0.0400, +0.0300, +0.0100, +0.0000." in depth
+    assert "CrossNet is better than DNN at layers 3, 4, 5." in depth
+    rank = noted("rank", [0.46, 0.45, 0.44, 0.43, 0.42, 0.42, 0.42, 0.425])
+    assert "A rank of 55, a quarter of the input width 221, against the full matrix: -0.0050." in rank
+    relu = noted("relu", [0.40, 0.39, 0.396, 0.38])
+    assert "Best first: 2 cross layers 0.3800, 1 cross layer 0.3900, 2 ReLU layers 0.3960" in relu
+    assert "1 cross layer -2.5%, 2 ReLU layers -1.0%, 2 cross layers -5.0%" in relu
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -89,6 +90,22 @@ def test_a_hopeless_trial_ends_early_however_often_it_was_interrupted(dataset, t
     again = trials.run_trial(trials.Task(folder=cut, earlier=earlier, **options))
     assert (again.state, again.curve) == (pruned.state, pruned.curve)
     assert [path.name for path in cut.iterdir()] == ["0005.json"]
+
+
+def test_a_search_killed_while_it_clears_up_continues(finished, dataset, tmp_path, monkeypatch):
+    remove = shutil.rmtree
+
+    def half(folder, **options):
+        remove(folder / "encoder" if folder.name == "0000" else folder, **options)
+        if folder.name == "0000":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(trials.shutil, "rmtree", half)
+        tune.tune(dataset, tmp_path / "search", **ASKED)
+    tune.tune(dataset, tmp_path / "search", **ASKED)
+    assert content(tmp_path / "search") == content(finished.path)
+    assert all(path.suffix == ".json" for path in (tmp_path / "search" / "trials").iterdir())
 
 
 @pytest.mark.parametrize("killed_at", [3, 50, 130])

@@ -23,6 +23,7 @@ def paper(
 ) -> None:
     """Run an experiment of the paper and write our numbers beside its own."""
     from crossrank.experiments.paper import EXPERIMENTS, list_experiments, run_all, run_experiment
+    from crossrank.reports import write_report
 
     places = _places(data or [])
     if name == "list":
@@ -36,7 +37,10 @@ def paper(
     else:
         needed = EXPERIMENTS[name].needs if name in EXPERIMENTS else ""
         options = {"data": places.get(needed or "criteo"), "work": work, "search": search or None}
-        run_experiment(name, into, quick=quick, **{key: value for key, value in options.items() if value is not None})
+        given = {key: value for key, value in options.items() if value is not None}
+        page = run_experiment(name, into, quick=quick, **given)
+        if page.runs:
+            say(f"report: {write_report(page.runs, page.runs[0].parents[1] / 'report.html')}")
         say(f"page: {into / name}.md")
 
 

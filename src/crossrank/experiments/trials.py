@@ -72,16 +72,21 @@ class Task:
 
 
 def run_trial(task: Task) -> Trial:
-    """The trial's result, from its file if it was finished before."""
-    file = task.folder / f"{task.number:04d}.json"
-    if file.is_file():
-        return Trial(**read_json(file))
+    """The trial's result, from its file if it was finished before; all that is kept of a trial is that file."""
+    file, into = task.folder / f"{task.number:04d}.json", _run_folder(task)
+    if not file.is_file():
+        write_json(file, dataclasses.asdict(_finish(task)))
+    for folder in (_partial(into), into):  # after the file is there, lest a kill leave half a run and no result
+        shutil.rmtree(folder, ignore_errors=True)
+    return Trial(**read_json(file))
+
+
+def _finish(task: Task) -> Trial:
     dataset = EncodedDataset.open(task.dataset)
-    study = _study(task)
-    asked, values, config, cost = _draw(study, task, dataset)
+    asked, values, config, cost = _draw(_study(task), task, dataset)
     started = time.perf_counter()
     state, score, curve = _train(task, dataset, config, asked)
-    trial = Trial(
+    return Trial(
         number=task.number,
         values=values,
         config=task.space.config(values),
@@ -92,15 +97,21 @@ def run_trial(task: Task) -> Trial:
         curve=curve,
         seconds=time.perf_counter() - started,
     )
-    write_json(file, dataclasses.asdict(trial))
-    return trial
+
+
+def _run_folder(task: Task) -> Path:
+    return task.folder / f"{task.number:04d}"
+
+
+def _partial(run: Path) -> Path:
+    return run.with_name(f"{run.name}.partial")
 
 
 def train_or_resume(dataset: EncodedDataset, into: Path, config: Config, *, seed: int, **options: Any) -> Run:
     """A run that never looks at the test rows: as it stands, resumed, or trained."""
     if (into / "run.json").is_file():
         return Run.open(into)
-    partial = into.with_name(into.name + ".partial")
+    partial = _partial(into)
     resume = has_checkpoint(partial) and (partial / "plan.json").is_file()  # without its plan, it died while finishing
     return train(
         dataset,
@@ -173,11 +184,11 @@ def _failed() -> optuna.trial.TrialState:
 def _train(
     task: Task, dataset: EncodedDataset, config: Config, asked: optuna.Trial
 ) -> tuple[State, float | None, list[float]]:
-    """Train and remove the run; all that is kept of a trial is its curve."""
+    """Train, until the end or until the curve is hopeless."""
     import optuna
 
-    into = task.folder / f"{task.number:04d}"
-    partial = into.with_name(into.name + ".partial")
+    into = _run_folder(task)
+    partial = _partial(into)
     criterion = CRITERIA[dataset.schema.label.kind]
     curve: list[float] = []
 
@@ -198,8 +209,6 @@ def _train(
         state, score = "pruned", min(curve)
     except ConfigError:  # the settings were read before, so it is the loss that did not stay finite
         state, score = "failed", None
-    for folder in (partial, into):
-        shutil.rmtree(folder, ignore_errors=True)
     return state, score, curve
 
 

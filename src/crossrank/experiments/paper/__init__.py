@@ -50,15 +50,15 @@ MOVIELENS = "movielens-1m"
 _ALL = (
     Experiment("theorems", "Theorems 1 and 2, term by term for small networks", "a second", "theorems:run"),
     Experiment("polynomials", "Table 1: f1, f2, f3 by DCN, DCN-V2 and DNNs", "3 minutes", "polynomials:run"),
-    Experiment("homogeneous", "Figure 3: orders 3 and 4, what bias and residual do", "4 minutes", "homogeneous:run"),
-    Experiment("combined", "Table 2: combined orders, a sine and noise, 1 to 5 layers", "3 minutes", "combined:run"),
+    Experiment("homogeneous", "Figure 3: orders 3 and 4, what bias and residual do", "6 minutes", "homogeneous:run"),
+    Experiment("combined", "Table 2: combined orders, a sine and noise, 1 to 5 layers", "4 minutes", "combined:run"),
     Experiment("interaction-alone", "Table 5: interactions alone", "hours", "criteo_studies:interaction_alone"),
     Experiment("criteo", "Table 6 on Criteo: all models", "hours", "criteo_studies:main_table"),
     Experiment("movielens", "Table 6 on MovieLens-1M: all models", "hours", "movielens:run", MOVIELENS),
     Experiment("memory", "Table 7: cross and ReLU layers of equal size", "hours", "criteo_studies:memory"),
     Experiment("depth", "Figure 4: depth of the cross network", "hours", "criteo_studies:depth"),
     Experiment("rank", "Figure 4: rank of the cross layers", "hours", "criteo_studies:rank"),
-    Experiment("experts", "Section 7.4: number of experts", "hours", "criteo_studies:experts"),
+    Experiment("experts", "Section 7.5: number of experts", "hours", "criteo_studies:experts"),
     Experiment("relu", "Table 8: cross layers in place of ReLU layers", "hours", "criteo_studies:relu"),
     Experiment(
         "understanding", "Figures 2 and 5: singular values, block norms", "minutes", "understanding:run", MOVIELENS

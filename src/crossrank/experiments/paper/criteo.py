@@ -20,7 +20,7 @@ from crossrank.data.sources.synthetic import synthesize
 from crossrank.data.splits import SPLITS
 from crossrank.experiments.figures import dots, lines
 from crossrank.experiments.paper.page import Page
-from crossrank.experiments.paper.studies import HEADER, Setting, cells, measure, measure_tasks, tasks, trained_on
+from crossrank.experiments.paper.studies import HEADER, Setting, cells, first_runs, measure_tasks, tasks, trained_on
 from crossrank.files import publish
 from crossrank.models.paper_settings import CRITEO
 from crossrank.runs.run import read_json
@@ -127,8 +127,11 @@ def run_study(
     """
     rows = criteo_rows(data, work, quick=quick, numeric=study.numeric)
     settings = study.settings(rows.scale)
-    found = measure(rows.dataset, settings, rows.runs, seeds=rows.scale.seeds, jobs=jobs or os.cpu_count() or 1)
-    return _page(study, settings, found, [study.text, rows.origin], rows.best)
+    wanted = tasks(rows.dataset, settings, rows.runs, seeds=rows.scale.seeds)
+    measured = measure_tasks(wanted, jobs or os.cpu_count() or 1)
+    found = {setting.label: values for setting, values in zip(settings, measured, strict=True)}
+    page = _page(study, settings, found, [study.text, rows.origin], rows.best)
+    return dataclasses.replace(page, runs=first_runs(wanted))
 
 
 def train_studies(
@@ -162,6 +165,7 @@ class Rows(NamedTuple):
 
 def criteo_rows(data: Path | None, work: Path, *, quick: bool, numeric: bool) -> Rows:
     """Criteo's rows, encoded once, or generated ones."""
+    data = None if quick else data
     scale = QUICK if quick else PAPER_SCALE if data else GENERATED
     work = work / ("criteo-quick" if quick else "criteo" if data else "criteo-like")
     folder = work / ("dataset" if numeric else "dataset-categorical")

@@ -221,7 +221,7 @@ STUDIES = {
         finding=_quarter,
     ),
     "experts": Study(
-        title="Number of experts at a fixed total rank (section 7.4)",
+        title="Number of experts at a fixed total rank (section 7.5)",
         text="Two layers of a mixture. The paper finds little difference. A gate depends on the row, so several "
         "experts can also form orders that two layers with one expert cannot.",
         settings=_experts,

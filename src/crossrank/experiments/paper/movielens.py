@@ -21,7 +21,15 @@ from crossrank.errors import ConfigError
 from crossrank.experiments.figures import dots
 from crossrank.experiments.paper.fitting import spread
 from crossrank.experiments.paper.page import Page
-from crossrank.experiments.paper.studies import METRICS, Setting, measure_tasks, spread_text, tasks, trained_on
+from crossrank.experiments.paper.studies import (
+    METRICS,
+    Setting,
+    first_runs,
+    measure_tasks,
+    spread_text,
+    tasks,
+    trained_on,
+)
 from crossrank.files import publish, write_json
 
 if TYPE_CHECKING:
@@ -108,7 +116,8 @@ def run(
     for label, values in found.items():
         for metric in METRICS:
             values[f"{metric}_over_splits"] = spread([each[label][metric]["mean"] for each in by_split])
-    return _page(found, searched_anew=search)
+    page = _page(found, searched_anew=search)
+    return dataclasses.replace(page, runs=first_runs(wanted[: len(settings)]))
 
 
 def committed() -> dict[str, dict[str, Any]]:

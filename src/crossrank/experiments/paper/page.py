@@ -31,6 +31,7 @@ class Page:
         notes: what a reader of the tables should know.
         values: every number, as JSON.
         draw: draws the figure.
+        runs: run folders that a report can compare.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Page:
     notes: Sequence[str]
     values: Mapping[str, Any]
     draw: Draw
+    runs: Sequence[Path] = ()
 
 
 def write_page(page: Page, into: Path, name: str, *, command: str, seconds: float, quick: bool = False) -> None:

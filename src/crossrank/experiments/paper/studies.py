@@ -50,30 +50,29 @@ class Task(NamedTuple):
     seeds: int
 
 
-def measure(
-    dataset: EncodedDataset, settings: Sequence[Setting], work: Path, *, seeds: int, jobs: int = 1
-) -> dict[str, dict[str, Any]]:
-    """Train every setting; what an earlier call has trained is kept.
-
-    Args:
-        jobs: settings at a time, each in a process of its own; for one, this process.
-
-    Returns:
-        By label: mean, deviation and values of each metric on the test rows, and ``parameters`` without embeddings and
-        ``flops`` per row.
-    """
-    found = measure_tasks(tasks(dataset, settings, work, seeds=seeds), jobs)
-    return {setting.label: values for setting, values in zip(settings, found, strict=True)}
-
-
 def tasks(dataset: EncodedDataset, settings: Sequence[Setting], work: Path, *, seeds: int) -> list[Task]:
     """A folder for each setting, named after its label."""
     names = [re.sub(r"[^a-z0-9]+", "-", setting.label.lower()).strip("-") for setting in settings]
     return [Task(dataset.path, setting, work / name, seeds) for setting, name in zip(settings, names, strict=True)]
 
 
+def first_runs(wanted: Sequence[Task]) -> list[Path]:
+    """The first run of each task, of those whose runs were kept."""
+    places = [task.folder / "seed-0" for task in wanted]
+    return [place for place in places if (place / "run.json").is_file()]
+
+
 def measure_tasks(wanted: Sequence[Task], jobs: int) -> list[dict[str, Any]]:
-    """What is measured of each task; those that were measured before cost nothing."""
+    """Train what is not measured yet.
+
+    Args:
+        wanted: the tasks.
+        jobs: how many at a time, each in a process of its own; for one, this process.
+
+    Returns:
+        For each task: mean, deviation and values of each metric on the test rows, ``parameters`` without embeddings,
+        ``flops`` per row, and what it took.
+    """
     if jobs == 1 or all(_kept(task) for task in wanted):
         return [measured(task) for task in wanted]
     with workers(jobs) as each:
