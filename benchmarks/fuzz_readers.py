@@ -118,10 +118,12 @@ def check(path: Path, rng: random.Random) -> str:
     on_error = rng.choice(["raise", "skip"])
     try:
         table = open_table(path, on_error=on_error)
-        chunks = list(table.chunks(rows=rng.choice([1, 3, 1000])))
+        as_words = rng.choice([(), table.columns])  # as preparation reads them
+        chunks = list(table.chunks(rows=rng.choice([1, 3, 1000]), as_words=as_words))
     except CrossRankError:
         return "refused"
-    found = [row for chunk in chunks for row in chunk.frame.rows()]
+    columns = [[value for chunk in chunks for value in chunk.column(name)] for name in table.columns]
+    found = list(zip(*columns, strict=True))
     for chunk in chunks:
         chunk.where(chunk.frame.height - 1)
     part = table.parts[0]
