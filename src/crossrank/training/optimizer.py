@@ -101,9 +101,7 @@ class Optimizer:
                 state[f"{key}.{name}"] = value
             if self.averages:
                 state[f"average.{name}"] = self.averages[i]
-        for name, table in self._lazy_tables():
-            state |= {f"rows.{name}": table.weight, f"state.{name}": table.state, f"last.{name}": table.last}
-        return state
+        return state | self._table_state()
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -115,10 +113,17 @@ class Optimizer:
             self.adam.state[parameter] = {k: state[f"{k}.{name}"].clone() for k in keys if f"{k}.{name}" in state}
             if self.averages:
                 self.averages[i].copy_(state[f"average.{name}"])
-        for name, table in self._lazy_tables():
-            table.weight.copy_(state[f"rows.{name}"])
-            table.state.copy_(state[f"state.{name}"])
-            table.last.copy_(state[f"last.{name}"])
+        self._restore_tables(state)
+
+    def _table_state(self) -> dict[str, Tensor]:
+        parts = {"rows": "weight", "state": "state", "last": "last"}
+        return {
+            f"{key}.{name}": getattr(table, part) for name, table in self._lazy_tables() for key, part in parts.items()
+        }
+
+    def _restore_tables(self, state: Mapping[str, Tensor]) -> None:
+        for key, kept in self._table_state().items():
+            kept.copy_(state[key])
 
     def _lazy_tables(self) -> Iterator[tuple[str, LazyTable]]:
         for embedding, lazy in self.lazy.items():

@@ -263,9 +263,7 @@ class DeviceOptimizer(Optimizer):
                 state[f"average.{name}"] = self.averages[i]
         if self.count.is_cuda:
             state["random.cuda"] = torch.cuda.get_rng_state(self.count.device)
-        for name, table in self._lazy_tables():
-            state |= {f"rows.{name}": table.weight, f"state.{name}": table.state, f"last.{name}": table.last}
-        return state
+        return state | self._table_state()
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -281,8 +279,5 @@ class DeviceOptimizer(Optimizer):
                 squares[name].copy_(state[f"exp_avg_sq.{name}"])
             if self.averages:
                 self.averages[i].copy_(state[f"average.{name}"])
-        for name, table in self._lazy_tables():
-            table.weight.copy_(state[f"rows.{name}"])
-            table.state.copy_(state[f"state.{name}"])
-            table.last.copy_(state[f"last.{name}"])
+        self._restore_tables(state)
         self._refresh()
