@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,11 +57,11 @@ def say(text: str) -> None:
     talk.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def table_of(*columns: str, title: str) -> RichTable:
-    """An empty table; its first column is text, the others are numbers."""
+def table_of(*columns: str, title: str, text: Sequence[str] = ()) -> RichTable:
+    """An empty table; its first column and those named as text are text, the others are numbers."""
     table = RichTable(title=title, title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
+        table.add_column(column, justify="left" if i == 0 or column in text else "right")
     return table
 
 

@@ -27,7 +27,7 @@ def paper(
 
     places = _places(data or [])
     if name == "list":
-        table = table_of("experiment", "about", "cost", title="on two cores")
+        table = table_of("experiment", "about", "time on two cores", title="", text=("about", "time on two cores"))
         for experiment in list_experiments():
             needs = f" (needs {experiment.needs})" if experiment.needs else ""
             table.add_row(experiment.name, experiment.about + needs, experiment.cost)

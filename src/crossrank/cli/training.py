@@ -207,7 +207,7 @@ def _show_metrics(metrics: dict[str, Any], as_json: bool) -> None:
 
 
 def _show_profile(rows: list[tuple[str, str, float, float]]) -> None:
-    table = table_of("part", "ms a step", "share", "meaning", title="where the time of a step goes")
+    table = table_of("part", "ms a step", "share", "meaning", title="where the time of a step goes", text=("meaning",))
     for part, about, milliseconds, share in rows:
         table.add_row(part, f"{milliseconds:.3f}", f"{share:.1%}", about)
     talk.print(table)
