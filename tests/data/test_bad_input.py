@@ -202,7 +202,7 @@ def test_a_file_that_fails_while_it_is_read_is_named(tmp_path, monkeypatch):
     table = open_table(write(tmp_path / "a.csv", GOOD))
 
     class Failing:
-        def read(self, _: int) -> bytes:
+        def readinto(self, _: memoryview) -> int:
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(lines, "_decompressed", lambda file, path: Failing())

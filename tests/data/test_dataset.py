@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from crossrank.data import DatasetWriter, EncodedDataset, Encoder
+from crossrank.data import DatasetWriter, EncodedDataset, Encoder, arrays
 from crossrank.data.arrays import ArrayWriter
 from crossrank.data.prepare import prepare
 from crossrank.data.rows import LabeledRows
@@ -133,6 +134,20 @@ def test_verify_finds_a_changed_byte(copy, name):
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
     with pytest.raises(DataError, match=f"{name} of the dataset .* must have the checksum"):
+        EncodedDataset.open(copy).verify()
+
+
+def test_checksums_of_older_datasets_are_read_too(copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    for name, about in manifest["arrays"].items():
+        content = (copy / name).read_bytes()[arrays.HEADER_BYTES :]
+        about["checksum"] = hashlib.blake2b(content, digest_size=16).hexdigest()
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    EncodedDataset.open(copy).verify()
+    with (copy / "train/labels.npy").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"!")
+    with pytest.raises(DataError, match=r"train/labels\.npy"):
         EncodedDataset.open(copy).verify()
 
 

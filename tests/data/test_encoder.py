@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossrank.data import MISSING_ID, UNSEEN_ID, Encoder
+from crossrank.data.scaling import Moments
 from crossrank.data.text import stable_hash, text_of_value
 from crossrank.errors import DataError, SchemaError
 from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
@@ -198,6 +199,20 @@ def test_numbers_are_standardized_over_chunks_as_over_the_whole():
     statistics = encoder.statistics["n"]
     assert statistics.mean == pytest.approx(values.mean(), abs=1e-6)
     assert statistics.deviation == pytest.approx(values.std(), rel=1e-9)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([math.nan, -3.0, 0.1, 7.5, 1e9]), st.integers(0, 4)), max_size=8))
+def test_a_number_that_is_counted_counts_as_often_as_it_is_there(pairs):
+    numbers, counts = np.array([x for x, _ in pairs]), np.array([n for _, n in pairs], np.int64)
+    counted, repeated = Moments(), Moments()
+    for moments in (counted, repeated):
+        moments.add(np.array([2.0, 4.0]))  # as of a chunk before
+    counted.add(numbers, counts)
+    repeated.add(np.repeat(numbers, counts))
+    found, expected = counted.finish(), repeated.finish()
+    assert (found.count, found.missing) == (expected.count, expected.missing)
+    assert (found.mean, found.deviation) == pytest.approx((expected.mean, expected.deviation), rel=1e-12)
 
 
 def test_a_constant_or_empty_number_column_is_not_divided_by_zero():

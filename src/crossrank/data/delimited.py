@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from crossrank.data.lines import LineBuffer
 from crossrank.data.parallel import for_each
 from crossrank.data.records import Flaw, Record, likely_separator, read_records
-from crossrank.data.words import WORD_BYTES, Bytes, Places, Words, padded, words_at
+from crossrank.data.words import PAD, WORD_BYTES, Bytes, Places, Words, words_in
 from crossrank.errors import DataError, SchemaError, listing
 
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -31,7 +31,7 @@ EVERY_LINE = 1 << 62
 SKIP_HINT = 'Mend or remove it, or leave such lines out with --on-error skip (in Python on_error="skip").'
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstandard begin
 COUNTED_BYTES = 1 << 20
-CACHED_LINES = 4096  # whose fields are cut at once: more would leave the processor's caches on the way
+CACHED_LINES = 2048  # whose fields are cut at once: more would leave the processor's caches on the way
 LF, CR, QUOTE = b'\n\r"'
 
 
@@ -145,7 +145,8 @@ class DelimitedFile:
 
     def _words(self, block: Bytes, ends: Places, names: Sequence[str]) -> dict[str, Words]:
         """Those of the columns whose texts are short, as words; none where the block has more than plain lines."""
-        places = [self.columns.index(name) for name in names]
+        names = sorted(names, key=self.columns.index)
+        places = [self.columns.index(name) for name in names] if len(names) < len(self.columns) else slice(None)
         words = np.empty((len(names), len(ends)), np.uint64)
 
         def cut(first: int) -> NDArray[np.bool_] | None:
@@ -154,8 +155,7 @@ class DelimitedFile:
             found = _fields(block[start : some[-1] + 1], some - start, ord(self.separator), len(self.columns))
             if found is None:
                 return None
-            for column, place in zip(words, places, strict=True):
-                column[first : first + len(some)] = found[0][:, place]
+            words[:, first : first + len(some)] = found[0].T[places]
             return found[1][places]
 
         firsts = range(0, len(ends), CACHED_LINES)
@@ -239,7 +239,7 @@ def _count(line: int, ends: Places) -> Sequence[int]:
 
 def _fields(raw: Bytes, ends: Places, separator: int, width: int) -> tuple[Words, NDArray[np.bool_]] | None:
     """The words (N, F) of all fields of plain lines, and which columns (F,) are short enough; None for other lines."""
-    text = raw.tobytes()
+    text = b"".join((PAD, raw.data))
     if not text.isascii() or any(mark in text for mark in (b"\0", b"\r", b'"')):
         return None
     marks = raw == separator
@@ -247,12 +247,15 @@ def _fields(raw: Bytes, ends: Places, separator: int, width: int) -> tuple[Words
     stops = np.flatnonzero(marks)
     if len(stops) != width * len(ends) or (stops[width - 1 :: width] != ends).any():
         return None  # some line has more or fewer fields
-    starts = np.append(0, stops[:-1] + 1)
-    sizes = stops - starts
+    sizes = stops.copy()
+    sizes[1:] -= stops[:-1]
+    sizes[1:] -= 1  # the separator
     if width == 1 and not sizes.all():
         return None  # an empty line
-    short = np.ones(width, bool) if sizes.max() <= WORD_BYTES else (sizes.reshape(-1, width) <= WORD_BYTES).all(axis=0)
-    return words_at(padded(raw), starts, sizes).reshape(-1, width), short
+    short = np.ones(width, bool)
+    if sizes.max() > WORD_BYTES:
+        short &= (sizes.reshape(-1, width) <= WORD_BYTES).all(axis=0)
+    return words_in(text, stops, sizes).reshape(-1, width), short
 
 
 def check_names(names: Sequence[str], source: str, *, hint: str = "") -> None:

@@ -117,7 +117,7 @@ class EncoderBuilder:
         finished = for_each(self._counters.values(), lambda counter: counter.finish(), num_rows=self._num_rows)
         vocabularies = dict(zip(self._counters, (vocabulary for vocabulary, _ in finished), strict=True))
         tables: Tables = dict(zip(self._counters, (table for _, table in finished), strict=True))
-        statistics = {name: reader.moments.finish() for name, reader in self._numbers.items()}
+        statistics = {name: reader.finish() for name, reader in self._numbers.items()}
         for column in self.schema.numeric:
             tables[column.name] = _scaled(column, statistics, self._numbers[column.name].known)
         self._counters.clear()  # their memory is wanted
@@ -138,30 +138,27 @@ class _ValueCounter:
     def __init__(self, column: Categorical | Multivalent) -> None:
         self._column = column
         self._codes = TextCodes()
-        self._counts = np.zeros(FIRST_CODE, np.int64)
 
     def code(self, texts: pl.Series | Words) -> Ids:
         return self._codes.code(texts if isinstance(texts, np.ndarray) else self._codes.words_of(texts))
 
     def count(self, codes: Ids) -> None:
-        lacking = self._codes.size - len(self._counts)
-        if lacking > 0:
-            self._counts = np.append(self._counts, np.zeros(lacking + self._codes.size // 2, np.int64))
-        np.add.at(self._counts, codes, 1)
+        self._codes.count(codes)
 
     def finish(self) -> tuple[Vocabulary, Ids]:
         import polars as pl
 
-        often = np.flatnonzero(self._counts >= max(self._column.min_count, 1)).astype(np.uint32)
+        counted = self._codes.counts
+        often = np.flatnonzero(counted >= max(self._column.min_count, 1)).astype(np.uint32)
         often = often[often >= FIRST_CODE]
-        frame = pl.DataFrame({"key": self._codes.keys(often), "code": often, "count": self._counts[often]})
+        frame = pl.DataFrame({"key": self._codes.keys(often), "code": often, "count": counted[often]})
         kept = frame.sort("count", "key", descending=[True, False]).head(self._column.max_size or len(frame))
         codes = kept["code"].to_numpy()
         table = np.full(self._codes.size, UNSEEN_ID, np.uint32)
         table[MISSING_CODE] = MISSING_ID
         table[codes] = np.arange(FIRST_ID, FIRST_ID + len(codes))
-        missing, known = self._counts[MISSING_CODE], self._counts[codes]
-        counts = np.concatenate([[missing, self._counts.sum() - missing - known.sum()], known])
+        missing, known = counted[MISSING_CODE], counted[codes]
+        counts = np.concatenate([[missing, counted.sum() - missing - known.sum()], known])
         return Vocabulary(*self._codes.letters(codes), counts), table
 
 
@@ -192,19 +189,23 @@ class _NumberReader:
     def __init__(self, column: Numeric) -> None:
         self._name, self._shifts = column.name, log_shifts([column])
         self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
-        self.moments = Moments()
+        self._moments = Moments()
 
     def add(self, chunk: Chunk, rows: Positions | None) -> NDArray[Any]:
         """The column as codes or as numbers; some of the rows (all if None) count for the moments."""
         words = chunk.words.get(self._name)
         if words is None or self._codes.size > MOST_REMEMBERED:
             numbers = self._parse(chunk)
-            self.moments.add(numbers if rows is None else numbers.take(rows, mode="clip"))
+            self._moments.add(numbers if rows is None else numbers.take(rows, mode="clip"))
             return numbers
         codes = self._codes.code(words)
         self._learn(chunk)
-        self.moments.add(self.known.take(codes if rows is None else codes.take(rows, mode="clip"), mode="clip"))
+        self._codes.count(codes if rows is None else codes.take(rows, mode="clip"))
         return _smallest(codes)
+
+    def finish(self) -> NumericStatistics:
+        self._moments.add(self.known, self._codes.counts)
+        return self._moments.finish()
 
     def _parse(self, chunk: Chunk) -> Doubles:
         return take_logs(numbers_of_series(chunk.column(self._name), chunk.where), self._shifts)

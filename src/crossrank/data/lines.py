@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import polars as pl
@@ -15,8 +15,7 @@ from crossrank.errors import DataError
 
 READ_BYTES = 1 << 20  # asked of the operating system at once
 HELD_BYTES = 64 << 20  # held of a file at once, and so the longest line or quoted field
-LINE_FEED = np.array([ord("\n")], np.uint8)
-NOTHING = LINE_FEED[:0]
+LINE_FEED = ord("\n")
 
 
 class LineBuffer:
@@ -26,7 +25,8 @@ class LineBuffer:
         self.path = path
         self.line = 1  # the number of the first line not yet taken
         self.taken = 0  # bytes
-        self._data, self._start, self._ended = NOTHING, 0, False
+        self._data = np.empty(2 * READ_BYTES, np.uint8)
+        self._start, self._stop, self._ended = 0, 0, False  # of what is held in the data; whether there is more to read
         self._ends: Places = np.empty(0, np.int64)  # where in the data the line feeds are
         try:
             self._file = path.open("rb")
@@ -51,26 +51,27 @@ class LineBuffer:
         """Hold so many lines, or all that are left, or as much as may be held."""
         if len(self._ends) >= lines or self._ended:
             return
-        pieces, ends = [self._data[self._start :]], [self._ends - self._start]
-        size, count = len(pieces[0]), len(self._ends)
-        while not self._ended and count < lines and size < HELD_BYTES:
-            piece = np.frombuffer(self._read(), np.uint8)
-            if not len(piece):
-                self._ended = True
-                piece = LINE_FEED[: 1 if size and pieces[-1][-1:] != LINE_FEED else 0]
-            ends.append(np.flatnonzero(piece == LINE_FEED) + size)
-            pieces.append(piece)
-            size += len(piece)
+        size = self._stop - self._start
+        self._data[:size] = self._data[self._start : self._stop]
+        ends = [self._ends - self._start]
+        self._start, self._stop, count = 0, size, len(self._ends)
+        while not self._ended and count < lines and self._stop < HELD_BYTES:
+            more = self._read()
+            ends.append(np.flatnonzero(more == LINE_FEED) + self._stop)
             count += len(ends[-1])
-        self._data, self._ends, self._start = np.concatenate(pieces), np.concatenate(ends), 0
-        if size and not count:
+            self._stop += len(more)
+        self._ends = np.concatenate(ends)
+        if self._stop and not count:
             raise DataError(
                 f"A line of {self.path.name} may have {HELD_BYTES >> 20} MiB; line {self.line:,} has more.",
                 hint="Is it text with one line per row?",
             )
 
     def peek(self, lines: int) -> tuple[Bytes, Places]:
-        """The first lines that are held, at most so many, and where in them the line feeds are; not a copy."""
+        """The first lines that are held, at most so many, and where in them the line feeds are.
+
+        Not a copy: the next :meth:`fill` overwrites them.
+        """
         ends = self._ends[:lines]
         stop = int(ends[-1]) + 1 if len(ends) else self._start
         return self._data[self._start : stop], ends - self._start
@@ -86,9 +87,6 @@ class LineBuffer:
         self._ends = self._ends[lines:]
         self.line += lines
         self.taken += size
-        if self._start > len(self._data) // 2:  # what is taken is not kept while more is read
-            self._data, self._ends = self._data[self._start :].copy(), self._ends - self._start
-            self._start = 0
 
     def skip(self, size: int) -> None:
         """Take so many bytes, held or not."""
@@ -96,9 +94,20 @@ class LineBuffer:
             self.fill(1)
             self.take(min(size - self.taken, len(self.peek(1)[0])))
 
-    def _read(self) -> bytes:
+    def _read(self) -> Bytes:
+        """What follows in the file, behind what is held; a last line without its line feed gets one."""
+        if len(self._data) < self._stop + READ_BYTES:
+            self._data = np.concatenate([self._data[: self._stop], np.empty(self._stop + READ_BYTES, np.uint8)])
+        room = self._data[self._stop : self._stop + READ_BYTES]
+        size = self._read_into(room)
+        if not size:
+            self._ended, room[0] = True, LINE_FEED
+            size = 1 if self._stop and self._data[self._stop - 1] != LINE_FEED else 0
+        return room[:size]
+
+    def _read_into(self, room: Bytes) -> int:
         try:
-            return self._stream.read(READ_BYTES)
+            return self._stream.readinto(room.data)
         except pl.exceptions.ComputeError as error:
             hint = "Decompress it first: then the message names the line."
             raise DataError(f"{self.path.name} must be UTF-8; got {error}.", hint=hint) from None
@@ -119,13 +128,17 @@ class _Zstandard:
 
     def __init__(self, path: Path) -> None:
         self._batches = iter(pl.scan_lines(path, glob=False).collect_batches(chunk_size=1 << 14, maintain_order=True))
+        self._left = memoryview(b"")
 
-    def read(self, _: int) -> bytes:
-        batch = next(self._batches, None)
-        return b"" if batch is None else str(batch.to_series().str.join("\n").item()).encode() + b"\n"
+    def readinto(self, room: memoryview) -> int:
+        if not self._left and (batch := next(self._batches, None)) is not None:
+            self._left = memoryview(str(batch.to_series().str.join("\n").item()).encode() + b"\n")
+        some, self._left = self._left[: len(room)], self._left[len(room) :]
+        room[: len(some)] = some
+        return len(some)
 
 
-def _decompressed(file: IO[bytes], path: Path) -> IO[bytes] | gzip.GzipFile | _Zstandard:
+def _decompressed(file: BufferedReader, path: Path) -> BufferedReader | gzip.GzipFile | _Zstandard:
     magic = file.read(4)
     file.seek(0)
     if magic.startswith(b"\x1f\x8b"):

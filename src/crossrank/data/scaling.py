@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossrank.data.numbers import LARGEST, Doubles
 from crossrank.data.rows import Floats
@@ -69,18 +70,21 @@ class Moments:
         self._mean, self._squares = 0.0, 0.0
         self._low, self._high = np.inf, -np.inf
 
-    def add(self, numbers: Doubles) -> None:
-        """More numbers of the column, with NaN for missing: (N,)."""
-        present = numbers[~np.isnan(numbers)]
-        self._missing += len(numbers) - len(present)
-        if not len(present):
+    def add(self, numbers: Doubles, counts: NDArray[np.int64] | None = None) -> None:
+        """More numbers of the column, with NaN for missing, and how often there is each, once if None: (N,)."""
+        counts = np.ones(len(numbers), np.int64) if counts is None else counts
+        there = ~np.isnan(numbers) & (counts > 0)
+        present, often = numbers[there], counts[there]
+        count = int(often.sum())
+        self._missing += int(counts.sum()) - count
+        if not count:
             return
-        mean, total = float(present.mean()), self._count + len(present)
+        mean, total = float(np.average(present, weights=often)), self._count + count
         shift = mean - self._mean
         self._low, self._high = min(self._low, float(present.min())), max(self._high, float(present.max()))
-        present -= mean
-        self._squares += float(np.square(present).sum()) + shift**2 * self._count * len(present) / total
-        self._mean += shift * len(present) / total
+        squares = float((np.square(present - mean) * often).sum())
+        self._squares += squares + shift**2 * self._count * count / total
+        self._mean += shift * count / total
         self._count = total
 
     def finish(self) -> NumericStatistics:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data.words import WORD_BYTES, Words, letters_of, padded, sizes_of_words, words_at
+from crossrank.data.words import PAD, WORD_BYTES, Words, letters_of, sizes_of_words, words_in
 from crossrank.errors import DataError
 
 if TYPE_CHECKING:
@@ -104,13 +104,14 @@ def stable_hash(text: str) -> int:
 
 def stable_hashes(texts: pl.Series) -> NDArray[np.uint64]:
     """:func:`stable_hash` of each text; of null, as of no bytes at all, 0."""
-    letters = padded(letters_of(texts))
+    letters = PAD + letters_of(texts)
     sizes = texts.str.len_bytes().fill_null(0).to_numpy().astype(np.int64)
     starts = np.cumsum(sizes) - sizes
     values = sizes.astype(np.uint64)
     for done in range(0, int(sizes.max(initial=0)), WORD_BYTES):
         rows = np.flatnonzero(sizes > done)
-        words = words_at(letters, starts[rows] + done, np.minimum(sizes[rows] - done, WORD_BYTES))
+        part = np.minimum(sizes[rows] - done, WORD_BYTES)
+        words = words_in(letters, starts[rows] + done + part, part)
         values[rows] = splitmix64(values[rows] ^ words)
     return values
 

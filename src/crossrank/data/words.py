@@ -29,30 +29,25 @@ NO_TEXT = np.uint64(0xFF << 56)  # the word of no text at all: it starts with a 
 MISSING_CODE, UNKNOWN_CODE = 0, 1
 FIRST_CODE = 2
 SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbours go far apart
+PAD = b" " * WORD_BYTES  # before texts, so that a word can be read up to every place in them
 
 
-def padded(letters: Bytes) -> Bytes:
-    """A copy with as many bytes at its end as a word has, so that a word can be read from every place."""
-    copy = np.empty(len(letters) + WORD_BYTES, np.uint8)
-    copy[: len(letters)] = letters
-    return copy
-
-
-def words_at(letters: Bytes, starts: Places, sizes: Places) -> Words:
-    """The words of texts of up to eight bytes, given where in the padded letters each starts and how long it is."""
-    from_each_place = np.ndarray(len(letters) - WORD_BYTES + 1, "<u8", letters, strides=(1,))  # overlapping
-    words: Words = from_each_place[starts].astype(np.uint64, copy=False)
-    beyond = (WORD_BYTES - sizes).view(np.uint64)
-    beyond <<= np.uint64(3)  # bits of what follows the text
-    words <<= beyond
-    words >>= beyond
+def words_in(padded: bytes, stops: Places, sizes: Places) -> Words:
+    """The words of texts of up to eight bytes, given where behind the pad each stops, and its size."""
+    up_to_each_place = np.ndarray(len(padded) - WORD_BYTES + 1, "<u8", padded, strides=(1,))  # overlapping
+    # To take out of an array that overlaps, numpy makes it a plain one first; it is worth it where texts are short.
+    short = 16 * len(stops) > len(padded)
+    found = up_to_each_place.take(stops, mode="clip") if short else up_to_each_place[stops]
+    words: Words = found.astype(np.uint64, copy=False)
+    before = (WORD_BYTES - sizes).view(np.uint64)
+    before <<= np.uint64(3)  # bits of what comes before the text
+    words >>= before
     return words
 
 
-def letters_of(texts: pl.Series) -> Bytes:
+def letters_of(texts: pl.Series) -> bytes:
     """The UTF-8 bytes of texts, one after the other."""
-    joined = texts.str.join("").item() if len(texts) else ""
-    return np.frombuffer(joined.encode(), np.uint8)
+    return (texts.str.join("").item() if len(texts) else "").encode()
 
 
 def texts_of_words(words: Words) -> pl.Series:
@@ -82,12 +77,29 @@ class WordCodes:
     def __init__(self) -> None:
         self._words = np.array([0, NO_TEXT], np.uint64)  # by code, with room to grow
         self.size = FIRST_CODE
+        self._counts = np.zeros(FIRST_CODE, np.int64)  # likewise
         self._make_slots(10)
 
     @property
     def words(self) -> Words:
         """The words by their codes."""
         return self._words[: self.size]
+
+    @property
+    def counts(self) -> Places:
+        """How often each code was counted."""
+        self._make_counts()
+        return self._counts[: self.size]
+
+    def count(self, codes: Ids) -> None:
+        """Count codes that were seen."""
+        self._make_counts()
+        np.add.at(self._counts, codes, 1)
+
+    def _make_counts(self) -> None:
+        if len(self._counts) < self.size:
+            more = self.size + self.size // 2 - len(self._counts)
+            self._counts = np.append(self._counts, np.zeros(more, np.int64))
 
     def code(self, words: Words) -> Ids:
         """The code of each word; words that are new get the next ones."""
@@ -100,44 +112,38 @@ class WordCodes:
         return codes
 
     def _find_or_add(self, words: Words) -> Ids:
-        codes = self._find(words)
-        unknown = np.flatnonzero(codes == UNKNOWN_CODE)
-        if len(unknown):
-            new, first = words[unknown], self.size
-            distinct = distinct_words(new)
-            self._add(distinct)
-            codes[unknown] = first + np.searchsorted(distinct, new)
-        return codes
-
-    def _find(self, words: Words) -> Ids:
-        """The codes of words, UNKNOWN_CODE for those that have none."""
         codes = np.empty(len(words), np.uint32)
         rows, slots = np.arange(len(words)), self._home(words)
         while len(rows):
             found = self._slots[slots]
+            free = np.flatnonzero(found == UNKNOWN_CODE)
+            if len(free):
+                found[free] = self._claim(slots[free], words[free])
             codes[rows] = found
-            on = np.flatnonzero((found != UNKNOWN_CODE) & (self._words[found] != words))  # another word's slot
+            on = np.flatnonzero(self._words[found] != words)  # another word's slot
             rows, words, slots = rows[on], words[on], (slots[on] + 1) & self._last_slot
+            if 3 * self.size > len(self._slots):
+                self._make_slots((3 * self.size).bit_length())
+                slots = self._home(words)
         return codes
 
-    def _add(self, new: Words) -> None:
-        """Words that are different from each other and from those that have a code."""
-        first, self.size = self.size, self.size + len(new)
+    def _claim(self, slots: Places, words: Words) -> Ids:
+        """Give each of the free slots to one of the words that want it, with a new code; the codes they hold then."""
+        numbers = np.arange(len(slots), dtype=np.uint32)
+        self._slots[slots] = numbers  # the last of those that want a slot stays
+        won = np.flatnonzero(self._slots[slots] == numbers)
+        first, self.size = self.size, self.size + len(won)
         if self.size > len(self._words):
-            self._words = np.concatenate([self._words[:first], np.empty(self.size // 2 + len(new), np.uint64)])
-        self._words[first : self.size] = new
-        if 3 * self.size > len(self._slots):
-            self._make_slots((3 * self.size).bit_length())
-        else:
-            self._place(np.arange(first, self.size, dtype=np.uint32))
+            self._words = np.concatenate([self._words[:first], np.empty(self.size // 2 + len(won), np.uint64)])
+        self._words[first : self.size] = words[won]
+        self._slots[slots[won]] = np.arange(first, self.size, dtype=np.uint32)
+        return self._slots[slots]
 
     def _make_slots(self, bits: int) -> None:
         self._shift, self._last_slot = np.uint64(64 - bits), (1 << bits) - 1
         self._slots = np.full(1 << bits, UNKNOWN_CODE, np.uint32)
         self._slots[0] = MISSING_CODE  # the hash of 0 is 0: what is missing is found at once
-        self._place(np.arange(FIRST_CODE, self.size, dtype=np.uint32))
-
-    def _place(self, codes: Ids) -> None:
+        codes = np.arange(FIRST_CODE, self.size, dtype=np.uint32)
         slots = self._home(self._words[codes])
         while len(codes):
             free = self._slots[slots] == UNKNOWN_CODE
@@ -169,7 +175,7 @@ class TextCodes(WordCodes):
         if len(long):
             texts = texts.set(pl.Series(other), None)
             sizes[other] = 0
-        words = words_at(padded(letters_of(texts)), np.cumsum(sizes) - sizes, sizes)
+        words = words_in(PAD + letters_of(texts), np.cumsum(sizes), sizes)
         words[other] = long.cast(self._type).to_physical().to_numpy().astype(np.uint64) << np.uint64(8)
         return words
 
@@ -195,7 +201,8 @@ class TextCodes(WordCodes):
         words = self._words[codes]
         if _starts_with_zero(words).any():
             texts = self.texts(codes)
-            return letters_of(texts), np.cumsum(texts.str.len_bytes().to_numpy(), dtype=np.int64)
+            letters = np.frombuffer(letters_of(texts), np.uint8)
+            return letters, np.cumsum(texts.str.len_bytes().to_numpy(), dtype=np.int64)
         letters = words.astype("<u8", copy=False).view(np.uint8)
         return letters[letters != 0], np.cumsum(sizes_of_words(words), dtype=np.int64)
 
