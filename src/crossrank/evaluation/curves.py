@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,9 @@ def measure_curves(model: Model, rows: Split, encoder: Encoder) -> dict[str, Any
         both = np.concatenate([logits, labels])
         curves["scores"] = histogram(both, {"answers": logits, "labels": labels})
     curves["groups"] = {
-        column.name: group_metrics(_texts(encoder, position, column.name, rows, some), labels, logits, kind)
+        column.name: group_metrics(
+            np.asarray(rows.categorical[:, position])[some], labels, logits, kind, name=_namer(encoder, column.name)
+        )
         for position, column in enumerate(encoder.schema.categorical)
     }
     return curves
@@ -94,35 +97,38 @@ def histogram(values: Floats, series: dict[str, Floats], *, bins: int = SCORE_BI
     return shares
 
 
-def group_metrics(values: NDArray[Any], labels: Floats, logits: Floats, kind: Any) -> list[dict[str, Any]]:
+def group_metrics(
+    values: NDArray[Any], labels: Floats, logits: Floats, kind: Any, *, name: Callable[[Any], str] = str
+) -> list[dict[str, Any]]:
     """Metrics of the rows of each frequent value, most frequent first, then of all others together.
 
-    Shape: (N,) each.
+    Args:
+        values: texts, or ids, whose texts ``name`` tells. Shape: (N,).
+        labels, logits: as in :func:`measure`. Shape: (N,).
+        kind: of the label.
     """
     names, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:GROUP_VALUES]
-    masks = [(str(names[value]), 0, which == value) for value in order]
+    masks = [(name(names[value]), 0, which == value) for value in order]
     if others := len(names) - len(order):
         masks.append((f"{others:,} others", others, ~np.isin(which, order)))
     answers = sigmoid(logits) if kind == "binary" else logits
     return [
         {
-            "value": name,
+            "value": text,
             "others": others,
             "mean_label": float(labels[mask].mean()),
             "mean_answer": float(answers[mask].mean()),
             **measure(labels[mask], logits[mask], label_kind=kind),
         }
-        for name, others, mask in masks
+        for text, others, mask in masks
     ]
 
 
-def _texts(encoder: Encoder, position: int, name: str, rows: Split, some: NDArray[np.int64]) -> NDArray[Any]:
-    """The values of a categorical column, as text; missing and unseen ones say so."""
-    ids, which = np.unique(np.asarray(rows.categorical[:, position])[some], return_inverse=True)
-    special, text_of = {MISSING_ID: "<missing>", UNSEEN_ID: "<unseen>"}, encoder.vocabularies[name].text_of
-    texts = [special[id_] if id_ in special else text_of(id_) for id_ in ids.tolist()]
-    return np.array(texts, object)[which]
+def _namer(encoder: Encoder, column: str) -> Callable[[Any], str]:
+    """What tells the text of an id of a categorical column; missing and unseen ones say so."""
+    special, vocabulary = {MISSING_ID: "<missing>", UNSEEN_ID: "<unseen>"}, encoder.vocabularies[column]
+    return lambda id_: special.get(int(id_)) or str(vocabulary.text_of(int(id_)))
 
 
 def _short(values: Any) -> list[float]:
