@@ -9,7 +9,6 @@ a step alone, at several padded widths).
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import statistics
 import sys
@@ -18,19 +17,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import torch
 
 from crossrank.data import DatasetWriter, EncodedDataset, EncodedRows, Encoder
 from crossrank.data.rows import LabeledRows
+from crossrank.data.sources.synthetic import synthesize
 from crossrank.data.vocabulary import Vocabulary
 from crossrank.evaluation.evaluate import evaluate_split
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.runs import Run
 from crossrank.schema import Categorical, Label, Schema
-from crossrank.training import train_seeds
+from crossrank.training import Config, Planned, train_seeds, train_together
 from crossrank.training.cuda.data import EvaluatedSplit
 from crossrank.training.cuda.many import ManyTraining
 from crossrank.training.cuda.steps import DeviceTraining
@@ -171,14 +170,26 @@ def textbook(dataset: EncodedDataset, batch_size: int, valid: Any) -> dict[str, 
 
 
 def many(folder: Path, models: int = 32) -> dict[str, Any]:
-    """Seconds of one MovieLens-sized model and of many, trained, measured and saved as ``crossrank train --seeds``."""
-    dataset, found = movielens_sized(folder / "sized"), {}
+    """Seconds of one MovieLens-sized model and of many, trained, measured and saved as ``crossrank train --seeds``.
+
+    Then of as many that differ in their learning rate alone, as ``crossrank tune --rates``.
+    """
+    dataset, found = movielens_sized(folder / "sized"), dict[Any, Any]()
     config = {"model": SMALL, "training": {"batch_size": 128, "epochs": 2, "patience": 0}}
     for number, count in enumerate((1, 2, 1, models)):  # the first two to compile
         begun = time.perf_counter()
         train_seeds(dataset, into=folder / f"runs-{number}", seeds=count, config=config, progress=False)
         run = Run.open(folder / f"runs-{number}" / "seed-0")
         found[count] = {"steps": run.report["training"]["seconds"], "whole": time.perf_counter() - begun}
+    rates, runs = np.geomspace(1e-4, 1e-2, models).tolist(), []
+    for number, rate in enumerate(rates):
+        own = Config.parse({**config, "training": {**config["training"], "learning_rate": rate}})
+        runs.append(Planned(into=folder / "rates" / str(number), config=own, seed=0))
+    for part in (runs[:2], runs):  # the first to compile
+        begun = time.perf_counter()
+        ended = train_together(dataset, part, overwrite=True, progress=False) or []
+        run = next(one for one in ended if isinstance(one, Run))
+    found[f"{models} rates"] = {"steps": run.report["training"]["seconds"], "whole": time.perf_counter() - begun}
     return found
 
 
@@ -262,10 +273,6 @@ def main() -> None:
         print(results["products"], flush=True)
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
-        if importlib.util.find_spec("polars") is None:
-            sys.modules["polars"] = MagicMock()  # generating rows reads no tables
-        from crossrank.data.sources.synthetic import synthesize
-
         synthesize(Path(folder) / "clicks", rows=options.rows, format="encoded", progress=False)
         dataset = EncodedDataset.open(Path(folder) / "clicks")
         print(f"made {options.rows:,} rows in {time.perf_counter() - begun:.1f} s", flush=True)

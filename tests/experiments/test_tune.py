@@ -7,13 +7,17 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
 
+from crossrank.data.prepare import prepare
+from crossrank.data.sources.demo import schema
 from crossrank.errors import ConfigError, MissingExtraError, RunError
 from crossrank.experiments import trials, tune
 from crossrank.experiments.space import Space
+from crossrank.schema import Schema
 from crossrank.training import trainer
 from crossrank.training.trainer import Trainer
 
@@ -68,8 +72,8 @@ def test_a_hopeless_trial_ends_early_however_often_it_was_interrupted(dataset, t
     earlier = [trials.Trial(number=i, score=0.1, curve=[0.1] * 9, **good) for i in range(5)]
     options = {"dataset": dataset.path, "number": 5, "seed": 0, "space": Space.parse(SPACE), "max_parameters": 10**6}
     whole, kept, cut = (tmp_path / name for name in ("whole", "kept", "cut"))
-    pruned = trials.run_trial(trials.Task(folder=whole, earlier=earlier, **options))
-    complete = trials.run_trial(trials.Task(folder=kept, earlier=earlier[:4], **options))
+    pruned = trials.run_family([trials.Task(folder=whole, earlier=earlier, **options)])[0]
+    complete = trials.run_family([trials.Task(folder=kept, earlier=earlier[:4], **options)])[0]
     assert (pruned.state, len(pruned.curve)) == ("pruned", 3)
     assert (complete.state, len(complete.curve)) == ("complete", 7)
     assert pruned.score == min(pruned.curve) > 0.1
@@ -85,9 +89,9 @@ def test_a_hopeless_trial_ends_early_however_often_it_was_interrupted(dataset, t
 
         monkeypatch.setattr(trainer, "save_checkpoint", killed)
         with pytest.raises(KeyboardInterrupt):
-            trials.run_trial(trials.Task(folder=cut, earlier=earlier, **options))
+            trials.run_family([trials.Task(folder=cut, earlier=earlier, **options)])
     monkeypatch.undo()
-    again = trials.run_trial(trials.Task(folder=cut, earlier=earlier, **options))
+    again = trials.run_family([trials.Task(folder=cut, earlier=earlier, **options)])[0]
     assert (again.state, again.curve) == (pruned.state, pruned.curve)
     assert [path.name for path in cut.iterdir()] == ["0005.json"]
 
@@ -164,6 +168,132 @@ def test_a_finished_search_is_not_trained_again(finished, dataset, monkeypatch):
     assert tune.tune(dataset, finished.path, **ASKED).leaderboard == finished.leaderboard
 
 
+def test_a_plan_from_before_there_were_rates_is_continued(finished, dataset, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "search")
+    plan = json.loads((tmp_path / "search" / "plan.json").read_text())
+    assert plan.pop("rates") == 1
+    (tmp_path / "search" / "plan.json").write_text(json.dumps(plan))
+    tune.tune(dataset, tmp_path / "search", **ASKED)
+    with pytest.raises(RunError, match=r"another rates\."):
+        tune.tune(dataset, tmp_path / "search", **ASKED | {"rates": 2})
+
+
+FAMILIES = ASKED | {"rates": 4, "trials": 20, "seeds": 1}
+RATE = "training.learning_rate"
+
+
+@pytest.fixture(scope="module")
+def plain_dataset(clicks, tmp_path_factory):
+    """Without bags, so that models can be trained as one program."""
+    whole = schema()
+    single = Schema([feature for feature in whole.features if feature.name != "tags"], whole.label)
+    return prepare(clicks.drop("tags"), single, tmp_path_factory.mktemp("plain") / "dataset")
+
+
+@pytest.fixture(scope="module")
+def families(plain_dataset, tmp_path_factory):
+    return tune.tune(plain_dataset, tmp_path_factory.mktemp("families") / "search", **FAMILIES)
+
+
+def drawn(result) -> list[dict]:
+    return [row["values"] for row in sorted(result.leaderboard, key=lambda row: row["number"])]
+
+
+def test_trials_of_a_family_differ_in_their_learning_rate_alone(families):
+    values = drawn(families)
+    # 10 trials a stage: a group of eight, and what is left.
+    parts = [range(4), range(4, 8), range(8, 10), range(10, 14), range(14, 18), range(18, 20)]
+    without = [{name: value for name, value in one.items() if name != RATE} for one in values]
+    for part in parts:
+        assert all(without[number] == without[part[0]] for number in part)
+        assert len({values[number][RATE] for number in part}) == len(part)
+    assert len({json.dumps(without[part[0]]) for part in parts}) > 1
+    assert all(row["config"]["training"]["learning_rate"] == row["values"][RATE] for row in families.leaderboard)
+
+
+def test_the_first_of_a_family_is_drawn_as_without_families(families, plain_dataset, tmp_path):
+    """As long as both know the same trials, which is the first group."""
+    one_each = tune.tune(plain_dataset, tmp_path / "search", **FAMILIES | {"rates": 1, "trials": 8, "stages": 1})
+    assert drawn(one_each)[0:8:4] == drawn(families)[0:8:4]
+
+
+@pytest.mark.parametrize("killed_at", [20, 170])
+def test_a_killed_search_of_families_continues_to_the_same_leaderboard(
+    families, plain_dataset, tmp_path, monkeypatch, killed_at
+):
+    step, calls = Trainer._step, []
+
+    def killed(self, batch):
+        calls.append(batch)
+        if len(calls) == killed_at:
+            raise KeyboardInterrupt
+        return step(self, batch)
+
+    monkeypatch.setattr(Trainer, "_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tune.tune(plain_dataset, tmp_path / "search", **FAMILIES)
+    # In the midst of a family
+    assert len(list((tmp_path / "search" / "trials").glob("*.json"))) not in (0, 4, 8, 10, 14, 18, 20)
+    tune.tune(plain_dataset, tmp_path / "search", **FAMILIES)
+    assert content(tmp_path / "search") == content(families.path)
+
+
+def test_a_family_that_trains_as_one_program_ends_as_one_after_the_other(
+    families, plain_dataset, tmp_path, monkeypatch
+):
+    space = json.loads(json.dumps(SPACE))
+    space["fixed"]["training"] |= {"tables": "lazy", "precision": "float32"}
+    asked = FAMILIES | {"space": space, "trials": 12, "stages": 1}
+    apart = tune.tune(plain_dataset, tmp_path / "apart", **asked)
+    module, shared = sys.modules["crossrank.training.train"], []
+    share = module.share_a_program
+
+    def count(models, *args, **options):
+        shared.append(len(models))
+        return share(models, *args, **options)
+
+    monkeypatch.setattr(module, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
+    monkeypatch.setattr(module, "share_a_program", count)
+    together = tune.tune(plain_dataset, tmp_path / "together", **asked)
+    assert shared == [4, 4, 4]
+    for row, other in zip(
+        *(sorted(r.leaderboard, key=lambda one: one["number"]) for r in (together, apart)), strict=True
+    ):
+        assert (row["state"], row["evaluations"]) == (other["state"], other["evaluations"])
+        if row["number"] < 8:  # what later ones draw depends on the last digits of these
+            assert row["values"] == other["values"]
+            assert row["score"] == pytest.approx(other["score"], abs=1e-4)
+    assert all(path.suffix == ".json" for path in (tmp_path / "together" / "trials").iterdir())
+
+
+def test_in_a_family_a_hopeless_and_a_diverging_trial_end_alone(plain_dataset, tmp_path, monkeypatch):
+    space = json.loads(json.dumps(SPACE))
+    space["fixed"]["training"] |= {"tables": "lazy", "precision": "float32"}
+    space["search"] = {"training": {"learning_rate": [1e-8, 1e-2, 1e30]}}
+    good = {"config": {}, "parameters": 1, "flops": 1, "state": "complete", "seconds": 0.0, "values": {RATE: 1e-2}}
+    earlier = [trials.Trial(number=i, score=0.6, curve=[0.6] * 7, **good) for i in range(8)]
+    options = {"dataset": plain_dataset.path, "seed": 1, "space": Space.parse(space), "max_parameters": 10**6}
+    tasks = [trials.Task(folder=tmp_path, number=8 + i, earlier=earlier, **options) for i in range(8)]
+    module = sys.modules["crossrank.training.train"]
+    monkeypatch.setattr(module, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
+    monkeypatch.setattr(trials, "train", None)
+    states = {(trial.values[RATE], trial.state) for trial in trials.run_family(tasks)}
+    assert states == {(1e-8, "pruned"), (1e-2, "complete"), (1e30, "failed")}
+
+
+@pytest.mark.parametrize("rates", [0, 3, 16])
+def test_rates_that_do_not_fill_a_group_are_refused(rates, dataset, tmp_path):
+    with pytest.raises(ConfigError, match=rf"rates must be 1, 2, 4 or 8.*got {rates}"):
+        tune.tune(dataset, tmp_path / "a", **ASKED | {"rates": rates})
+
+
+def test_several_rates_need_a_space_that_searches_the_learning_rate(dataset, tmp_path):
+    space = {"fixed": SPACE["fixed"], "search": {"model": {"cross": {"num_layers": [1, 2]}}}}
+    with pytest.raises(ConfigError, match=r"must search training\.learning_rate"):
+        tune.tune(dataset, tmp_path / "a", **ASKED | {"space": space, "rates": 2})
+    assert not (tmp_path / "a").exists()
+
+
 def test_no_trial_sees_the_test_rows(dataset, tmp_path, monkeypatch):
     train, looked = trials.train, []
     monkeypatch.setattr(
@@ -191,8 +321,10 @@ def test_a_mistake_in_the_space_is_named(dataset, tmp_path):
         tune.tune(dataset, tmp_path / "a", **ASKED | {"space": space})
 
 
-def test_diverged_trials_are_listed_last(dataset, tmp_path):
-    space = {"fixed": SPACE["fixed"], "search": {"training": {"learning_rate": [1e-3, 1e30]}}}
+@pytest.mark.parametrize("log_every", [2, 100], ids=["the loss shows it", "the scores show it"])
+def test_diverged_trials_are_listed_last(dataset, tmp_path, log_every):
+    fixed = {**SPACE["fixed"], "training": {**SPACE["fixed"]["training"], "log_every": log_every}}
+    space = {"fixed": fixed, "search": {"training": {"learning_rate": [1e-3, 1e30]}}}
     result = tune.tune(dataset, tmp_path / "a", **ASKED | {"space": space, "trials": 6, "stages": 1, "seed": 2})
     states = [row["state"] for row in result.leaderboard]
     assert states[0] == "complete" and states[-1] == "failed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 
 import numpy as np
@@ -39,9 +40,11 @@ SHAPES = {
 }
 
 
-def rows(count: int, *, weighted: bool = False, bags: bool = False) -> Split:
+def rows(count: int, *, weighted: bool = False, bags: bool = False, rare: bool = False) -> Split:
     draw = np.random.default_rng(0)
     ids = np.stack([draw.integers(0, size, count) for size in (30, 4, 11)], axis=1).astype(np.uint32)
+    if rare:  # most values of the first feature come once in an epoch
+        ids[: count - 20, 0] = 0
     lengths = draw.integers(0, 4, count)
     bag = ((draw.integers(0, 6, lengths.sum()).astype(np.uint32), offsets_of(lengths)),) if bags else ()
     labels = (draw.random(count) < 0.2 + 0.5 * (ids[:, 1] == ids[:, 2] % 4)).astype(np.float32)
@@ -193,10 +196,13 @@ def test_bfloat16_stays_near_the_reference() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rates", [(0.01, 0.01, 0.01), (0.002, 0.02, 0.01)], ids=["one rate", "a rate each"])
 @pytest.mark.parametrize("shape", ["stacked", "low rank"])
-def test_models_trained_together_equal_models_trained_alone(shape, device) -> None:
-    split = rows(250, weighted=True)
-    settings = TrainingSettings(tables="lazy", batch_size=32, learning_rate=0.01, clip_norm=0.05, precision="float32")
+def test_models_trained_together_equal_models_trained_alone(shape, rates, device) -> None:
+    split = rows(400, weighted=True, rare=True)
+    settings = TrainingSettings(
+        tables="lazy", batch_size=16, learning_rate=0.01, clip_norm=0.05, precision="float32", average_decay=0.95
+    )
     models = []
     for seed in range(3):
         torch.manual_seed(seed)
@@ -204,14 +210,18 @@ def test_models_trained_together_equal_models_trained_alone(shape, device) -> No
     alone = copy.deepcopy(models)
     where = torch.device(device)
     assert can_share_a_program(models[0], split, settings, where)
-    many = ManyTraining(models, split, settings, seeds=[5, 6, 7], label_kind="binary", device=where)
+    many = ManyTraining(
+        models, split, settings, seeds=[5, 6, 7], learning_rates=rates, label_kind="binary", device=where
+    )
     losses = []
-    for epoch in range(3):
+    for epoch in range(2):
         for _ in many.batches(epoch, 0):
             losses.append(many.step().tolist())
+    assert int(many.count - many.table.last[many.table.last > 0].min()) > 20  # some rows were left alone for long
     for number, model in enumerate(alone):
-        training = DeviceTraining(model, split, settings, seed=5 + number, label_kind="binary", device=where)
-        expected = on_device(training, 24)
+        own = dataclasses.replace(settings, learning_rate=rates[number])
+        training = DeviceTraining(model, split, own, seed=5 + number, label_kind="binary", device=where)
+        expected = on_device(training, 50)
         np.testing.assert_allclose([line[number] for line in losses], expected, atol=2e-4)
         part = many.parts[number]
         same_weights(part.model, part, model, training.optimizer, 5e-4)
@@ -221,6 +231,34 @@ def test_models_trained_together_equal_models_trained_alone(shape, device) -> No
             part.state()["state.embedding.weight.0"], state["state.embedding.weight.0"], atol=1e-4, rtol=0
         )
     many.close()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("wild", [1e30, 1e8, 1e4])
+@pytest.mark.parametrize("shape", ["stacked", "low rank"])
+def test_a_model_that_diverges_leaves_the_others_as_they_are(shape, wild, device) -> None:
+    split, where = rows(250), torch.device(device)
+    settings = TrainingSettings(tables="lazy", batch_size=32, precision="float32")
+    ends = []
+    for rate in (wild, 0.02):
+        models = [model_of(SHAPES[shape]) for _ in range(3)]
+        many = ManyTraining(
+            models,
+            split,
+            settings,
+            seeds=[5, 6, 7],
+            learning_rates=[0.01, rate, 0.03],
+            label_kind="binary",
+            device=where,
+        )
+        for epoch in range(2):
+            for _ in many.batches(epoch, 0):
+                losses = many.step().clone()
+        ends.append([losses, many.flat.weight.clone(), many.table.weight.view(3, -1).clone()])
+        many.close()
+    assert not ends[0][0][1] < 10
+    for got, expected in zip(*ends, strict=True):
+        torch.testing.assert_close(got[::2], expected[::2], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("device", DEVICES)

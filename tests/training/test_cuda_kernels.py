@@ -64,15 +64,18 @@ def test_a_batch_is_taken_in_order_and_padded_with_weightless_rows(start, weight
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize(("rows", "padded"), [(1, 16), (37, 24), (130, 264)])
-def test_x0_is_gathered_with_its_column_of_ones(dtype, rows, padded) -> None:
+def test_x0_is_gathered_with_its_column_of_ones(dtype, several, rows, padded) -> None:
     widths, sizes = [3, 5, 3], [7, 11, 4]
     starts, first_rows = [0, 21, 76], [0, 7, 18]
     places = [(i, w, starts[i] + j, j, first_rows[i]) for i, w in enumerate(widths) for j in range(w)]
     columns = Columns(*torch.tensor(places).T.contiguous().to(DEVICE))
     ids = torch.stack([integers(i, size, rows) for i, size in enumerate(sizes)], dim=1)
     step = torch.tensor(40, device=DEVICE)
-    table = Rows(numbers(1, 88), numbers(2, 88 * 3).abs(), integers(3, 41, 22).long(), step, 0.01, 0.9999)
+    rates = numbers(4, 22).abs() / 50 if several else torch.full((22,), 0.01)
+    rate = rates if several else 0.01
+    table = Rows(numbers(1, 88), numbers(2, 88 * 3).abs(), integers(3, 41, 22).long(), step, rate, 0.9999)
     got, expected = both("embed", ids, numbers(0, rows, 2), table, columns, padded, dtype)
     close(got, expected)
     # Number 2 of the second feature's vector, by hand: it stands in column 3 + 2, and its table begins at 21.
@@ -82,7 +85,7 @@ def test_x0_is_gathered_with_its_column_of_ones(dtype, rows, padded) -> None:
     moved = sum(
         0.9**k / 0.999 ** (k / 2) * correction(int(table.last[row]) + k) for k in range(1, 41 - int(table.last[row]))
     )
-    by_hand = table.weight[weight + 2] - 0.01 * mean / square.sqrt() * moved
+    by_hand = table.weight[weight + 2] - float(rates[row]) * mean / square.sqrt() * moved
     close(got[0, 5], by_hand.to(dtype))
     assert (got[:, 13] == 1).all()
     assert not got[:, 14:].any()
@@ -158,8 +161,10 @@ def test_the_gradients_of_equal_rows_are_summed(dtype, rows, features, width, nu
 
 @needs_kernels
 @pytest.mark.parametrize("width", [1, 5, 39])
-def test_rows_are_read_as_they_are_by_now(width) -> None:
-    table = LazyTable(numbers(0, 50, width), learning_rate=0.01, decay=0.9999)
+@pytest.mark.parametrize("several", [False, True])
+def test_rows_are_read_as_they_are_by_now(width, several) -> None:
+    rate = numbers(4, 50).abs() / 50 if several else 0.01
+    table = LazyTable(numbers(0, 50, width), learning_rate=rate, decay=0.9999)
     table.state.copy_(numbers(1, *table.state.shape).abs())
     table.last.copy_(integers(2, 90, 50))
     close(*both("read_rows", table, integers(3, 50, 300), torch.tensor(90, device=DEVICE)))
@@ -168,22 +173,25 @@ def test_rows_are_read_as_they_are_by_now(width) -> None:
 @needs_kernels
 @pytest.mark.parametrize("decay", [0.0, 0.6, 0.9999])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
-def test_the_updates_of_dense_weights_and_rows(decay, clip) -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_the_updates_of_dense_weights_and_rows(decay, clip, several) -> None:
+    rates = torch.tensor([0.003, 0.05], device=DEVICE) if several else None
+    shared_rate, of_rows = (0.01, 0.01) if rates is None else (1.0, rates.repeat_interleave(45))
     ends = []
     for module in (kernels, plain):
         dense = [numbers(seed, 2, 1500) for seed in range(3)]
         mean, square = torch.zeros_like(dense[0]), torch.zeros_like(dense[0])
         average = dense[1].clone() if decay else None
         copy = torch.empty_like(dense[0], dtype=torch.bfloat16)
-        table = LazyTable(numbers(4, 90, 5), learning_rate=0.01, decay=decay)
+        table = LazyTable(numbers(4, 90, 5), learning_rate=of_rows, decay=decay)
         step = torch.zeros((), dtype=torch.int64, device=DEVICE)
         for t in range(12):
             segments = segments_of(t, 30, 2, 90)
             matrix = numbers(100 + t, 30, 10)
             total, squares = module.sum_segments(segments, Gradient(matrix, torch.tensor([0, 5], device=DEVICE), 5))
             lengths = [module.squares(dense[2]), squares.sum().expand(2).contiguous()]
-            shared = module.begin_update(step, *lengths, learning_rate=0.01, decay=decay, clip_norm=clip)
-            module.adam(dense[1], mean, square, average, copy, dense[2], shared)
+            shared = module.begin_update(step, *lengths, learning_rate=shared_rate, decay=decay, clip_norm=clip)
+            module.adam(dense[1], mean, square, average, copy, dense[2], shared, rates)
             module.adam_rows(table, segments, total, shared)
         ends.append(
             [

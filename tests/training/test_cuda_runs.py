@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
+from crossrank.errors import ConfigError
 from crossrank.runs import Run
-from crossrank.training import train, train_seeds
+from crossrank.training import Config, Planned, train, train_seeds, train_together
 from crossrank.training.cuda.steps import DeviceTraining, choose_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -59,7 +62,8 @@ def test_a_killed_training_resumes_to_the_same_weights(config, dataset, tmp_path
         torch.testing.assert_close(resumed.model.state_dict()[name], tensor, rtol=0, atol=1e-5)
 
 
-def test_seeds_trained_together_equal_seeds_trained_alone(dataset, tmp_path) -> None:
+def test_seeds_trained_together_equal_seeds_trained_alone(plain_dataset, tmp_path) -> None:
+    dataset = plain_dataset
     together = train_seeds(dataset, into=tmp_path / "together", seeds=3, config=SMALL)
     for seed in range(3):
         alone = train(dataset, into=tmp_path / f"alone-{seed}", seed=seed, config=SMALL)
@@ -69,3 +73,17 @@ def test_seeds_trained_together_equal_seeds_trained_alone(dataset, tmp_path) -> 
         for name, tensor in alone.model.state_dict().items():
             torch.testing.assert_close(run.model.state_dict()[name], tensor, rtol=0, atol=2e-3)
         assert [line["step"] for line in run.metrics] == [line["step"] for line in alone.metrics]
+
+
+def test_learning_rates_trained_together_equal_learning_rates_trained_alone(plain_dataset, tmp_path) -> None:
+    config, runs = Config.parse(with_device(SMALL, "cuda")), []
+    for number, rate in enumerate((0.001, 1e30, 0.02)):
+        own = dataclasses.replace(config, training=dataclasses.replace(config.training, learning_rate=rate))
+        runs.append(Planned(into=tmp_path / f"together-{number}", config=own, seed=3))
+    together = train_together(plain_dataset, runs)
+    assert together is not None and isinstance(together[1], ConfigError)
+    for planned, run in list(zip(runs, together, strict=True))[::2]:
+        alone = train(plain_dataset, into=tmp_path / "alone", seed=3, config=planned.config, overwrite=True)
+        assert run.report["test"]["logloss"] == pytest.approx(alone.report["test"]["logloss"], abs=1e-4)
+        for name, tensor in alone.model.state_dict().items():
+            torch.testing.assert_close(run.model.state_dict()[name], tensor, rtol=0, atol=2e-3)

@@ -146,6 +146,37 @@ def test_lazy_training_equals_adam_of_every_row_at_every_step(decay) -> None:
                     np.testing.assert_allclose(vector, expected[i, row], rtol=0, atol=1e-8)
 
 
+def test_a_step_that_reads_a_single_row_keeps_its_moments() -> None:
+    table = LazyTable(torch.zeros(3, 2), learning_rate=0.1, decay=0.9)
+    touched = table.read(torch.tensor([1]), 0)
+    touched.weight.grad = torch.tensor([[2.0, -4.0]])
+    table.update(touched, step=1)
+    torch.testing.assert_close(table.state[1, :4], torch.tensor([0.2, -0.4, 0.004, 0.016]))
+
+
+@pytest.mark.parametrize("decay", [0.9999, 0.6])
+def test_each_row_may_have_its_own_learning_rate(decay) -> None:
+    """Against Adam of every row at every step; most steps leave most rows alone, for dozens of steps."""
+    draw, rates = np.random.default_rng(2), np.array([1e-3, 1e-3, 0.05, 0.05, 0.4, 0.4])
+    start = draw.normal(size=(6, 3))
+    table = LazyTable(torch.from_numpy(start.copy()), learning_rate=torch.from_numpy(rates), decay=decay)
+    weight, average, mean, square = start.copy(), start.copy(), np.zeros((6, 3)), np.zeros((6, 3))
+    for t in range(1, 81):
+        rows, gradient = draw.permutation(6)[: t % 2], np.zeros((6, 3))
+        gradient[rows] = 100 * draw.normal(size=(len(rows), 3))
+        touched = table.read(torch.from_numpy(rows), t - 1)
+        np.testing.assert_allclose(touched.weight.detach(), weight[rows], rtol=0, atol=1e-8)
+        touched.weight.grad = torch.from_numpy(gradient[rows])
+        table.update(touched, step=t)
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        weight -= rates[:, None] * mean / (1 - 0.9**t) / (np.sqrt(square / (1 - 0.999**t)) + 1e-8)
+        d = min(decay, (1 + t) / (10 + t))
+        average = d * average + (1 - d) * weight
+    table.catch_up(80)
+    np.testing.assert_allclose(table.weight, weight, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(table.average, average, rtol=0, atol=1e-8)
+
+
 def test_reading_the_average_in_between_changes_nothing() -> None:
     ends = []
     for looks in (False, True):

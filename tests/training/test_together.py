@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+import dataclasses
+import sys
+import types
+
 import pytest
 import torch
 
-from crossrank.data import DatasetWriter, EncodedDataset, EncodedRows, Encoder
-from crossrank.data.rows import LabeledRows
-from crossrank.data.vocabulary import Vocabulary
+from crossrank.errors import ConfigError
 from crossrank.models import build_model
-from crossrank.schema import Categorical, Label, Schema
-from crossrank.training import Config, train
-from crossrank.training.cuda.many import ManyTraining
-from crossrank.training.together import train_many
+from crossrank.runs import Run
+from crossrank.training import Config, Planned, train, train_seeds, train_together
+from crossrank.training.together import share_a_program, train_many
+from crossrank.training.trainer import Trainer
 
 SMALL = {
     "model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}},
@@ -31,39 +32,87 @@ SMALL = {
 
 
 @pytest.fixture
-def plain_dataset(tmp_path) -> EncodedDataset:
-    """Rows without bags."""
-    draw, sizes = np.random.default_rng(0), {"user": 50, "item": 30}
-    schema = Schema([Categorical(name=name) for name in sizes], Label(name="liked"))
-    vocabularies = {}
-    for name, size in sizes.items():
-        letters = np.frombuffer("".join(f"{i:04}" for i in range(size - 2)).encode(), np.uint8)
-        vocabularies[name] = Vocabulary(letters, np.arange(4, len(letters) + 1, 4), np.full(size, 9, np.int64))
-    with DatasetWriter(tmp_path / "dataset", schema) as writer:
-        for split, count in {"train": 900, "valid": 300, "test": 300}.items():
-            ids = np.stack([draw.integers(2, size, count) for size in sizes.values()], axis=1).astype(np.uint32)
-            labels = (draw.random(count) < 0.2 + 0.6 * ((ids[:, 0] + ids[:, 1]) % 2)).astype(np.float32)
-            writer.append(split, LabeledRows(EncodedRows(ids, np.empty((count, 0), np.float32)), labels))
-        writer.finish(Encoder(schema, vocabularies, {}), {})
-    return EncodedDataset.open(tmp_path / "dataset")
+def shared(monkeypatch) -> None:
+    """Share programs on the processor too."""
+    anything = types.SimpleNamespace(type="not a processor")
+    monkeypatch.setattr(sys.modules["crossrank.training.train"], "choose_device", lambda name: anything)
+
+
+def config_of(learning_rate: float = 0.05) -> Config:
+    config = Config.parse(SMALL)
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, learning_rate=learning_rate))
 
 
 def test_a_loop_for_many_equals_a_loop_for_each(plain_dataset, tmp_path) -> None:
     config, dataset = Config.parse(SMALL), plain_dataset
-    models = []
+    models, settings = [], [config.training] * 3
     for seed in range(3):
         torch.manual_seed(seed)
         models.append(build_model(config.model, dataset.features))
-    many = ManyTraining(
-        models, dataset.train, config.training, seeds=range(3), label_kind="binary", device=torch.device("cpu")
-    )
-    folders = [tmp_path / f"together-{seed}" for seed in range(3)]
-    for folder in folders:
+    many = share_a_program(models, dataset, settings, seeds=range(3))
+    trainers = []
+    for seed, part in enumerate(many.parts):
+        folder = tmp_path / f"together-{seed}"
         folder.mkdir()
-    for seed, trainer in enumerate(train_many(many, dataset, config.training, folders)):
+        trainers.append(Trainer(part.model, dataset, config.training, seed=seed, folder=folder, device_training=part))
+    assert train_many(many, trainers) == {}
+    for seed, trainer in enumerate(trainers):
         alone = train(dataset, into=tmp_path / f"alone-{seed}", config=config, seed=seed)
         assert trainer.position.step == alone.report["training"]["steps"]
         assert trainer.position.best_step == alone.report["training"]["best_step"]
         assert trainer.position.best == pytest.approx(alone.report["valid"]["logloss"], abs=1e-4)
-        assert len((folders[seed] / "metrics.jsonl").read_text().splitlines()) == len(alone.metrics)
-        assert (folders[seed] / "checkpoint" / "position.json").is_file()
+        assert len((trainer.folder / "metrics.jsonl").read_text().splitlines()) == len(alone.metrics)
+        assert (trainer.folder / "checkpoint" / "position.json").is_file()
+
+
+def test_runs_of_several_learning_rates_equal_runs_alone(shared, plain_dataset, tmp_path) -> None:
+    rates = (0.002, 0.05, 0.01)
+    runs = [Planned(into=tmp_path / f"run-{i}", config=config_of(rate), seed=4) for i, rate in enumerate(rates)]
+    together = train_together(plain_dataset, runs)
+    for planned, run in zip(runs, together, strict=True):
+        alone = train(plain_dataset, into=tmp_path / "alone", config=planned.config, seed=4, overwrite=True)
+        assert isinstance(run, Run) and run.path == planned.into
+        assert run.config == alone.config
+        assert {path.name for path in run.path.iterdir()} == {path.name for path in alone.path.iterdir()}
+        assert [line["step"] for line in run.metrics] == [line["step"] for line in alone.metrics]
+        assert run.report["test"]["logloss"] == pytest.approx(alone.report["test"]["logloss"], abs=1e-4)
+        for name, tensor in alone.model.state_dict().items():
+            torch.testing.assert_close(run.model.state_dict()[name], tensor, rtol=0, atol=1e-3)
+
+
+def test_a_model_that_diverges_and_one_that_is_given_up_leave_alone(shared, plain_dataset, tmp_path) -> None:
+    seen = []
+
+    def give_up(step: int, metrics: dict) -> None:
+        seen.append(step)
+        raise ArithmeticError
+
+    runs = [
+        Planned(into=tmp_path / "wild", config=config_of(1e30), seed=0),
+        Planned(into=tmp_path / "hopeless", config=config_of(0.01), seed=0, on_evaluation=give_up),
+        Planned(into=tmp_path / "good", config=config_of(0.05), seed=0),
+    ]
+    wild, hopeless, good = train_together(plain_dataset, runs, test=False)
+    assert isinstance(wild, ConfigError) and "1e+30" in str(wild.hint)
+    assert isinstance(hopeless, ArithmeticError) and seen == [6]
+    alone = train(plain_dataset, into=tmp_path / "alone", config=config_of(0.05), test=False)
+    assert isinstance(good, Run)
+    assert good.report["valid"]["logloss"] == pytest.approx(alone.report["valid"]["logloss"], abs=1e-4)
+    assert [line["step"] for line in good.metrics] == [line["step"] for line in alone.metrics]
+    assert not (tmp_path / "wild").exists() and not (tmp_path / "hopeless").exists()
+
+
+def test_a_seed_that_diverges_is_an_error(shared, plain_dataset, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="finite"):
+        train_seeds(plain_dataset, into=tmp_path / "runs", seeds=2, config=config_of(1e30))
+
+
+def test_runs_that_differ_in_more_than_one_program_allows_are_not_begun(
+    shared, plain_dataset, clicks, tmp_path
+) -> None:
+    one, other = (Planned(into=tmp_path / f"run-{i}", config=config_of(), seed=i) for i in range(2))
+    wide = Config.parse({**SMALL, "model": {"embedding": {"dim": 8}, "deep": {"sizes": [8]}}})
+    assert train_together(plain_dataset, [one, dataclasses.replace(other, config=wide)]) is None
+    assert train_together(plain_dataset, [one]) is None
+    assert train_together(clicks, [one, other]) is None
+    assert not list(tmp_path.glob("run-*"))

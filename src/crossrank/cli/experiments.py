@@ -53,9 +53,10 @@ def tune(
     ] = "dcn-v2",
     trials: Annotated[int, typer.Option(help="Trainings in all stages together.")] = 48,
     stages: Annotated[int, typer.Option(help="Coarse to fine; 1 for a single search.")] = 2,
+    rates: Annotated[int, typer.Option(help="Learning rates for each setting; on a GPU they train as one.")] = 1,
     seeds: Annotated[int, typer.Option(help="Final trainings of the winner, measured on the test rows.")] = 5,
     seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
-    jobs: Annotated[int | None, typer.Option(help="Trials at a time; left out, one for each core.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Settings at a time; left out, one for each core.")] = None,
     as_json: Json = False,
 ) -> None:
     """Search for good settings on the validation rows, coarse to fine, and train the winner with several seeds."""
@@ -67,7 +68,8 @@ def tune(
 
     rows = EncodedDataset.open(dataset)
     where = space if Path(space).suffix == ".toml" else default_space(space)
-    found = search(rows, into, space=where, trials=trials, stages=stages, seed=seed, jobs=jobs, seeds=seeds, say=say)
+    sizes = {"trials": trials, "stages": stages, "rates": rates, "seeds": seeds}
+    found = search(rows, into, space=where, seed=seed, jobs=jobs, say=say, **sizes)
     if as_json:
         print(json.dumps({"winner": found.winner, "summary": found.summary}))
         return

@@ -1,4 +1,7 @@
-"""One trial of a search: draw a setting, train it, keep what was measured."""
+"""The trials of a search: draw a setting, train it, keep what was measured.
+
+Trials that differ in their learning rate alone are a family: the first draws all values, the others their rate.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from crossrank.data import EncodedDataset
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, DataError
 from crossrank.experiments.space import Space
 from crossrank.files import write_json
 from crossrank.models.cost import Cost, model_cost
 from crossrank.runs import Run
 from crossrank.runs.run import read_json
-from crossrank.training import Config, train
+from crossrank.training import Config, Planned, train, train_together
 from crossrank.training.checkpoint import has_checkpoint
 from crossrank.training.trainer import CRITERIA
 
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     import optuna
 
 State = Literal["complete", "pruned", "failed"]
+RATE = "training.learning_rate"
+# The settings and the data were read before, so it is the loss or the scores that are not finite.
+DIVERGED = (ConfigError, DataError)
 DRAWS = 100  # before a space is taken to have nothing below the cap
 STARTING_TRIALS = 5  # of a stage, whose curves decide nothing yet
 SPARED_EVALUATIONS = 2  # at the start of a curve, where the order of settings is not that of the end
@@ -44,7 +50,7 @@ class Trial:
         state: "pruned" where training was ended early, "failed" where it diverged.
         score: the best on the validation rows, lower is better; None where it failed.
         curve: the score at each evaluation.
-        seconds: of training.
+        seconds: of training; where a family trained as one program, a share of its time.
     """
 
     number: int
@@ -71,32 +77,23 @@ class Task:
     max_parameters: int
 
 
-def run_trial(task: Task) -> Trial:
-    """The trial's result, from its file if it was finished before; all that is kept of a trial is that file."""
-    file, into = task.folder / f"{task.number:04d}.json", _run_folder(task)
-    if not file.is_file():
-        write_json(file, dataclasses.asdict(_finish(task)))
-    for folder in (_partial(into), into):  # after the file is there, lest a kill leave half a run and no result
-        shutil.rmtree(folder, ignore_errors=True)
-    return Trial(**read_json(file))
+def run_family(tasks: Sequence[Task]) -> list[Trial]:
+    """The trials' results, from their files if they were finished before; all that is kept of a trial is that file.
+
+    On a GPU a family trains as one program where it can, and what was killed is trained again from the start. Elsewhere
+    its trials train one after the other, and what was killed goes on from its last checkpoint.
+    """
+    if not all(_file(task).is_file() for task in tasks):
+        dataset = EncodedDataset.open(tasks[0].dataset)
+        _train([attempt for attempt in _draw_family(tasks, dataset) if not _file(attempt.task).is_file()])
+    for task in tasks:  # after the files are there, lest a kill leave half a run and no result
+        for folder in (_partial(_run_folder(task)), _run_folder(task)):
+            shutil.rmtree(folder, ignore_errors=True)
+    return [Trial(**read_json(_file(task))) for task in tasks]
 
 
-def _finish(task: Task) -> Trial:
-    dataset = EncodedDataset.open(task.dataset)
-    asked, values, config, cost = _draw(_study(task), task, dataset)
-    started = time.perf_counter()
-    state, score, curve = _train(task, dataset, config, asked)
-    return Trial(
-        number=task.number,
-        values=values,
-        config=task.space.config(values),
-        parameters=cost.network_parameters,
-        flops=cost.flops,
-        state=state,
-        score=score,
-        curve=curve,
-        seconds=time.perf_counter() - started,
-    )
+def _file(task: Task) -> Path:
+    return task.folder / f"{task.number:04d}.json"
 
 
 def _run_folder(task: Task) -> Path:
@@ -151,15 +148,24 @@ def _study(task: Task) -> optuna.Study:
     return study
 
 
-def _draw(
-    study: optuna.Study, task: Task, dataset: EncodedDataset
-) -> tuple[optuna.Trial, dict[str, Any], Config, Cost]:
-    """A setting below the cap; those above it, and those that contradict themselves, are drawn again."""
-    search, problem = task.space.search, None
+def _draw_family(tasks: Sequence[Task], dataset: EncodedDataset) -> list[_Attempt]:
+    attempts: list[_Attempt] = []
+    for task in tasks:
+        attempts.append(_draw(task, dataset, attempts[0].values if attempts else {}))
+    return attempts
+
+
+def _draw(task: Task, dataset: EncodedDataset, given: Mapping[str, Any]) -> _Attempt:
+    """A setting below the cap; those above it, and those that contradict themselves, are drawn again.
+
+    Where the values of another one are given, the learning rate alone is drawn.
+    """
+    study, problem = _study(task), None
+    search = {name: parameter for name, parameter in task.space.search.items() if not given or name == RATE}
     distributions = {name: parameter.distribution() for name, parameter in search.items()}
     for _ in range(DRAWS):
         asked = study.ask(distributions)
-        values = {name: search[name].read(value) for name, value in asked.params.items()}
+        values = {**given, **{name: search[name].read(value) for name, value in asked.params.items()}}
         try:
             config = Config.parse(task.space.config(values))
             cost = model_cost(config.model, dataset.features)
@@ -167,7 +173,7 @@ def _draw(
             problem = error
         else:
             if cost.network_parameters <= task.max_parameters:
-                return asked, values, config, cost
+                return _Attempt(task, dataset, asked, values, config, cost)
         study.tell(asked, state=_failed())
     raise problem or ConfigError(
         f"The space must hold settings of at most {task.max_parameters:,} parameters; got none in {DRAWS} draws.",
@@ -181,35 +187,89 @@ def _failed() -> optuna.trial.TrialState:
     return optuna.trial.TrialState.FAIL
 
 
-def _train(
-    task: Task, dataset: EncodedDataset, config: Config, asked: optuna.Trial
-) -> tuple[State, float | None, list[float]]:
-    """Train, until the end or until the curve is hopeless."""
-    import optuna
+@dataclasses.dataclass(frozen=True)
+class _Attempt:
+    """A trial whose setting is drawn."""
 
-    into = _run_folder(task)
-    partial = _partial(into)
-    criterion = CRITERIA[dataset.schema.label.kind]
-    curve: list[float] = []
+    task: Task
+    dataset: EncodedDataset
+    asked: optuna.Trial
+    values: Mapping[str, Any]
+    config: Config
+    cost: Cost
+    curve: list[float] = dataclasses.field(default_factory=list)
 
-    def follow(*_: Any) -> None:
+    @property
+    def criterion(self) -> str:
+        return CRITERIA[self.dataset.schema.label.kind]
+
+    def follow(self, *_: Any) -> None:
+        """Read the curve as far as it goes; raises TrialPruned where it is hopeless."""
+        import optuna
+
         # From the journal, not from what is handed in: a resumed training has evaluations behind it.
-        for score in _curve(partial / "metrics.jsonl", criterion)[len(curve) :]:
-            asked.report(score, len(curve))
-            curve.append(score)
-            if asked.should_prune():
+        journal = _partial(_run_folder(self.task)) / "metrics.jsonl"
+        for score in _curve(journal, self.criterion)[len(self.curve) :]:
+            self.asked.report(score, len(self.curve))
+            self.curve.append(score)
+            if self.asked.should_prune():
                 raise optuna.TrialPruned
 
-    state: State = "complete"
-    try:
-        follow()
-        run = train_or_resume(dataset, into, config, seed=task.seed, on_evaluation=follow)
-        score = run.report["valid"][criterion]
-    except optuna.TrialPruned:
-        state, score = "pruned", min(curve)
-    except ConfigError:  # the settings were read before, so it is the loss that did not stay finite
-        state, score = "failed", None
-    return state, score, curve
+    def train(self) -> Run | Exception:
+        """Train alone; returns the run, or what ended it."""
+        import optuna
+
+        try:
+            self.follow()
+            into, seed = _run_folder(self.task), self.task.seed
+            return train_or_resume(self.dataset, into, self.config, seed=seed, on_evaluation=self.follow)
+        except (optuna.TrialPruned, *DIVERGED) as error:
+            return error
+
+    def keep(self, ended: Run | Exception, seconds: float) -> None:
+        """Write the trial's file."""
+        import optuna
+
+        state: State = "complete"
+        if isinstance(ended, optuna.TrialPruned):
+            state, score = "pruned", min(self.curve)
+        elif isinstance(ended, DIVERGED):
+            state, score = "failed", None
+        elif isinstance(ended, Exception):
+            raise ended
+        else:
+            score = ended.report["valid"][self.criterion]
+        trial = Trial(
+            number=self.task.number,
+            values=self.values,
+            config=self.task.space.config(self.values),
+            parameters=self.cost.network_parameters,
+            flops=self.cost.flops,
+            state=state,
+            score=score,
+            curve=self.curve,
+            seconds=seconds,
+        )
+        write_json(_file(self.task), dataclasses.asdict(trial))
+
+
+def _train(attempts: Sequence[_Attempt]) -> None:
+    """Train each until the end, or until its curve is hopeless: as one program, or one after the other."""
+    started = time.perf_counter()
+    runs = [
+        Planned(into=_run_folder(one.task), config=one.config, seed=one.task.seed, on_evaluation=one.follow)
+        for one in attempts
+    ]
+    together = train_together(attempts[0].dataset, runs, test=False, progress=False, overwrite=True)
+    if together is not None:
+        share = (time.perf_counter() - started) / len(attempts)
+        for one, ended in zip(attempts, together, strict=True):
+            one.keep(ended, share)
+        return
+    for one in attempts:
+        started = time.perf_counter()
+        ended = one.train()
+        one.keep(ended, time.perf_counter() - started)
 
 
 def _curve(journal: Path, criterion: str) -> list[float]:

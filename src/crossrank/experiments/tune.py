@@ -1,8 +1,9 @@
 """Search for settings, coarse then fine, as the paper does; the test rows are read once, at the end.
 
-The search is a function of the dataset, the space, the seed and the numbers of trials and stages alone. Trials come in
-groups of eight: what a trial tries, and when it is given up, depends on the groups before its own and on random numbers
-of its own, but neither on how many trials run at a time nor on when the search was stopped and continued.
+The search is a function of the dataset, the space, the seed and the numbers of trials, stages and rates alone. Trials
+come in groups of eight: what a trial tries, and when it is given up, depends on the groups before its own and on random
+numbers of its own, and in a family of learning rates on those of its first trial, but neither on how many run at a time
+nor on when the search was stopped and continued.
 
 ::
 
@@ -37,11 +38,12 @@ from crossrank.experiments.leaderboard import (
 )
 from crossrank.experiments.processes import Map, workers
 from crossrank.experiments.space import Space
-from crossrank.experiments.trials import Task, Trial, run_trial, train_or_resume
+from crossrank.experiments.trials import RATE, Task, Trial, run_family, train_or_resume
 from crossrank.files import write_json, write_text, writing
 from crossrank.runs import Run
 from crossrank.runs.run import read_json
-from crossrank.training import Config
+from crossrank.training import Config, Planned, train_together
+from crossrank.training.cuda.steps import choose_device
 from crossrank.training.trainer import CRITERIA
 
 MAX_PARAMETERS = 1024**2 * 5  # the paper's cap, without embeddings
@@ -73,6 +75,7 @@ def tune(
     space: Space | Mapping[str, Any] | Path | str,
     trials: int = 48,
     stages: int = 2,
+    rates: int = 1,
     seed: int = 0,
     jobs: int | None = None,
     finalists: int = 3,
@@ -92,15 +95,19 @@ def tune(
         space: what to search; see :mod:`crossrank.experiments.space`. A path is a TOML file.
         trials: in all stages together.
         stages: 1 for a single search of the whole space.
+        rates: learning rates that each setting is tried with, 1, 2, 4 or 8: so many trials in a row are a family and
+            differ in nothing else. On a GPU the trials of a family train as one program, which takes hardly longer than
+            one of them; it is not resumed but trained again if it is killed.
         seed: of the search and of the trials' training.
-        jobs: trials at a time, on one thread each; left out, one for each core.
+        jobs: families at a time, on one thread each; left out, one for each core.
         finalists: settings of the front that are trained with several seeds.
         seeds: how many.
         max_parameters: settings above this are not tried; embeddings do not count.
         say: is told how it goes on.
 
     Raises:
-        ConfigError: for a space without any setting below the cap, or no trial that trained to the end.
+        ConfigError: for a space without any setting below the cap, or no trial that trained to the end; for several
+            rates where the space does not search training.learning_rate.
         RunError: where the folder holds another search.
         MissingExtraError: without the 'tune' extra.
     """
@@ -111,12 +118,13 @@ def tune(
     for name, value in (("trials", trials), ("stages", stages), ("finalists", finalists), ("seeds", seeds)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1; got {value}.")
+    _check_rates(rates, space)
     plan = {"space": space.to_dict(), "trials": trials, "stages": stages, "seed": seed, "finalists": finalists}
-    plan |= {"seeds": seeds, "max_parameters": max_parameters, "data_fingerprint": dataset.fingerprint}
+    plan |= {"rates": rates, "seeds": seeds, "max_parameters": max_parameters, "data_fingerprint": dataset.fingerprint}
     with writing(into, RunError), workers(jobs) as each:
         _claim(into, plan)
         search = _Search(into, dataset, seed, max_parameters, each, say)
-        found = search.trials(space, trials, stages)
+        found = search.trials(space, trials, stages, rates)
         rows = search.write_leaderboard(found)
         chosen = search.final(pareto_front(found)[:finalists], seeds)
         summary = search.write_result(found, chosen)
@@ -137,11 +145,21 @@ def _space(space: Space | Mapping[str, Any] | Path | str) -> Space:
     return space if isinstance(space, Space) else Space.load(Path(space))
 
 
+def _check_rates(rates: int, space: Space) -> None:
+    if rates < 1 or GROUP % rates:
+        raise ConfigError(f"rates must be 1, 2, 4 or 8, so that {GROUP} trials are whole families; got {rates}.")
+    if rates > 1 and RATE not in space.search:
+        raise ConfigError(
+            f"A space that is searched with {rates} rates must search {RATE}; this one does not.",
+            hint=f"Give {RATE} a range or several values, or leave rates out.",
+        )
+
+
 def _claim(into: Path, plan: dict[str, Any]) -> None:
     """A new folder, or one whose search is the same."""
     (into / "trials").mkdir(parents=True, exist_ok=True)
     file = into / "plan.json"
-    if file.is_file() and (saved := read_json(file)) != plan:
+    if file.is_file() and (saved := {"rates": 1, **read_json(file)}) != plan:  # older searches had one rate
         changed = ", ".join(key for key in plan if saved.get(key) != plan[key])
         raise RunError(
             f"{into} must hold this search or none; it holds one with another {changed}.",
@@ -165,8 +183,8 @@ class _Search:
     def criterion(self) -> str:
         return CRITERIA[self.dataset.schema.label.kind]
 
-    def trials(self, space: Space, count: int, stages: int) -> list[Trial]:
-        """Run all stages, each in groups."""
+    def trials(self, space: Space, count: int, stages: int, rates: int) -> list[Trial]:
+        """Run all stages, each in groups of families."""
         found: list[Trial] = []
         for stage in range(stages):
             end = count * (stage + 1) // stages
@@ -174,7 +192,9 @@ class _Search:
                 space = space.narrowed([trial.values for trial in self._leaders(found)])
             while len(found) < end:
                 numbers = range(len(found), min(len(found) + GROUP, end))
-                found += self.each(run_trial, [self._task(number, space, found) for number in numbers])
+                tasks = [self._task(number, space, found) for number in numbers]
+                families = [tasks[first : first + rates] for first in range(0, len(tasks), rates)]
+                found += [trial for family in self.each(run_family, families) for trial in family]
                 best = ranked(found)[0]
                 score = "–" if best.score is None else f"{best.score:.5f}"
                 self.say(f"stage {stage + 1}: {len(found)} of {count} trials, best {self.criterion} {score}")
@@ -208,9 +228,16 @@ class _Search:
 
     def final(self, front: Sequence[Trial], seeds: int) -> Finalist:
         """Train the best of the front with several seeds, and choose."""
-        jobs = [(self.dataset.path, self._folder(trial, seed), trial, seed) for trial in front for seed in range(seeds)]
+        on_gpu = choose_device(Config.parse(front[0].config).training.device).type == "cuda"
+        size = seeds if on_gpu else 1  # the seeds of a finalist are one program there, and else a process each
+        parts = [range(first, min(first + size, seeds)) for first in range(0, seeds, size)]
+        jobs = [
+            (self.dataset.path, trial, {seed: self._folder(trial, seed) for seed in part})
+            for trial in front
+            for part in parts
+        ]
         self.say(f"{len(front)} finalists with {seeds} seeds each")
-        reports = list(self.each(_train_finalist, jobs))
+        reports = [report for part in self.each(_train_finalist, jobs) for report in part]
         finalists = []
         for i, trial in enumerate(front):
             spread = _spread([report[self.criterion] for report in reports[i * seeds : (i + 1) * seeds]])
@@ -246,11 +273,19 @@ def _drawing(found: Sequence[Trial], winner: Trial, criterion: str) -> Callable[
     return lambda figure: draw_front(figure, found, winner, criterion=criterion)
 
 
-def _train_finalist(job: tuple[Path, Path, Trial, int]) -> dict[str, Any]:
-    path, into, trial, seed = job
-    run = train_or_resume(EncodedDataset.open(path), into, Config.parse(trial.config), seed=seed)
-    report: dict[str, Any] = run.report["valid"]
-    return report
+def _train_finalist(job: tuple[Path, Trial, Mapping[int, Path]]) -> list[dict[str, Any]]:
+    """Train a setting with some seeds; returns their metrics on the validation rows."""
+    path, trial, places = job
+    dataset, config = EncodedDataset.open(path), Config.parse(trial.config)
+    missing = [
+        Planned(into=place, config=config, seed=seed)
+        for seed, place in places.items()
+        if not (place / "run.json").is_file()
+    ]
+    for ended in train_together(dataset, missing, test=False, progress=False, overwrite=True) or ():
+        if isinstance(ended, Exception):
+            raise ended
+    return [train_or_resume(dataset, place, config, seed=seed).report["valid"] for seed, place in places.items()]
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:

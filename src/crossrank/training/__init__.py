@@ -1,6 +1,6 @@
 """The training loop and what it needs."""
 
 from crossrank.training.settings import Config, TrainingSettings
-from crossrank.training.train import train, train_seeds
+from crossrank.training.train import Planned, train, train_seeds, train_together
 
-__all__ = ["Config", "TrainingSettings", "train", "train_seeds"]
+__all__ = ["Config", "Planned", "TrainingSettings", "train", "train_seeds", "train_together"]

@@ -50,7 +50,7 @@ class LazyTable:
 
     Args:
         weight: the table; changed in place.
-        learning_rate: of the steps, all the same.
+        learning_rate: of the steps, all the same: a number, or one for each row (rows,).
         decay: of the moving average; 0 for none.
         state, last: where the state is to lie: (rows, parts · width) and (rows,).
     """
@@ -59,7 +59,7 @@ class LazyTable:
         self,
         weight: Tensor,
         *,
-        learning_rate: float,
+        learning_rate: float | Tensor,
         decay: float,
         state: Tensor | None = None,
         last: Tensor | None = None,
@@ -91,17 +91,24 @@ class LazyTable:
     def read(self, rows: Tensor, step: int) -> Touched:
         """Distinct rows as they are after this step."""
         state, weight = self.state.index_select(0, rows), self.weight.index_select(0, rows)  # faster than [rows]
-        self._age(weight, state, self.last[rows], step)
+        self._age(weight, state, rows, step)
         return Touched(self, rows, weight.requires_grad_(), state)
 
-    def _age(self, weight: Tensor, state: Tensor, since: Tensor, step: int) -> None:
-        """Bring rows to this step, in place: weight (U, width), state (U, parts · width), since (U,)."""
-        factors = idle(since, torch.tensor(step), decay=self.decay, dtype=weight.dtype)
+    def paced(self, mean: Tensor, rows: Tensor | slice) -> tuple[Tensor, float]:
+        """Two factors of the learning rate times the mean of these rows (U, width)."""
+        if isinstance(self.learning_rate, Tensor):
+            return mean * self.learning_rate[rows][:, None], 1.0
+        return mean, self.learning_rate
+
+    def _age(self, weight: Tensor, state: Tensor, rows: Tensor | slice, step: int) -> None:
+        """Bring rows to this step, in place: weight (U, width), state (U, parts · width), rows (U,) their numbers."""
+        factors = idle(self.last[rows], torch.tensor(step), decay=self.decay, dtype=weight.dtype)
         mean, square, *average = torch.split(state, self.width, dim=1)
-        direction = mean / square.contiguous().sqrt_().add_(factors.epsilon)  # square is a part of each row
+        paced, rate = self.paced(mean, rows)
+        direction = paced / _root(square).add_(factors.epsilon)
         for kept in average:
-            kept.lerp_(weight, 1 - factors.kept).addcmul_(direction, factors.average, value=-self.learning_rate)
-        weight.addcmul_(direction, factors.weight, value=-self.learning_rate)
+            kept.lerp_(weight, 1 - factors.kept).addcmul_(direction, factors.average, value=-rate)
+        weight.addcmul_(direction, factors.weight, value=-rate)
         mean.mul_(factors.mean)
         square.mul_(factors.square)
 
@@ -112,8 +119,9 @@ class LazyTable:
         mean, square, *average = torch.split(touched.state, self.width, dim=1)
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        spread = square.contiguous().sqrt_().div_((1 - beta2**step) ** 0.5).add_(EPSILON)
-        weight.addcdiv_(mean, spread, value=-self.learning_rate / (1 - beta1**step))
+        spread = _root(square).div_((1 - beta2**step) ** 0.5).add_(EPSILON)
+        paced, rate = self.paced(mean, touched.rows)
+        weight.addcdiv_(paced, spread, value=-rate / (1 - beta1**step))
         for kept in average:
             kept.lerp_(weight, 1 - decay_at(step, self.decay))
         self.weight[touched.rows], self.state[touched.rows], self.last[touched.rows] = weight, touched.state, step
@@ -123,13 +131,18 @@ class LazyTable:
         """Bring every row to this step."""
         if int(self.last.min()) == step:
             return
-        self._age(self.weight, self.state, self.last, step)
+        self._age(self.weight, self.state, slice(None), step)
         self.last.fill_(step)
 
     @property
     def average(self) -> Tensor:
         """The rows' averages as of the step each belongs to: (rows, width)."""
         return self.state[:, 2 * self.width :]
+
+
+def _root(square: Tensor) -> Tensor:
+    """The root of what is a part of each row, which is copied first: its own root would be slower."""
+    return square.clone(memory_format=torch.contiguous_format).sqrt_()
 
 
 class LazyEmbedding:

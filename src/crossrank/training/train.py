@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import shutil
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ from crossrank.training.settings import Config
 from crossrank.training.together import evaluators, share_a_program, train_many
 from crossrank.training.trackers import Tracker, find_tracker
 from crossrank.training.trainer import Trainer
+
+SEEDING = threading.Lock()  # models that are finished together share the random numbers of the process
 
 
 def train(
@@ -104,7 +108,25 @@ def train(
     return Run.open(into)
 
 
-def train_seeds(data: Any, *, into: Path | str, seeds: int, overwrite: bool = False, **options: Any) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A run to be made; the words mean what they mean to :func:`train`."""
+
+    into: Path
+    config: Config
+    seed: int
+    on_evaluation: Callable[[int, dict[str, Any]], None] | None = None
+
+
+def train_seeds(
+    data: Any,
+    *,
+    into: Path | str,
+    seeds: int,
+    config: Config | Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
     """Train the same setting with several seeds, and write the mean and deviation of its metrics to seeds.json.
 
     Each seed is a run folder of its own inside ``into``. A seed that is already there is kept, so an interrupted call
@@ -115,14 +137,19 @@ def train_seeds(data: Any, *, into: Path | str, seeds: int, overwrite: bool = Fa
         raise RunError(
             f"{into} must be free for a folder of {seeds} runs; it is a single run.", hint="Choose another name."
         )
-    places = {seed: into / f"seed-{seed}" for seed in range(seeds)}
-    done = {seed: (place / "run.json").is_file() and not overwrite for seed, place in places.items()}
-    missing = {seed: place for seed, place in places.items() if not done[seed]}
-    if len(missing) > 1 and _train_together(data, missing, overwrite=overwrite, **options):
-        missing = {}
-    for seed, place in missing.items():
-        train(data, into=place, seed=seed, overwrite=overwrite, **options)
-    reports = [Run.open(place).report for place in places.values()]
+    config = config if isinstance(config, Config) else Config.parse(config or {})
+    runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
+    missing = [run for run in runs if overwrite or not (run.into / "run.json").is_file()]
+    joint = {key: options[key] for key in ("test", "progress") if key in options}
+    alone = any(value for key, value in options.items() if key not in (*joint, "schema"))
+    ended = None if alone else train_together(data, missing, overwrite=overwrite, **joint)
+    if ended is None:
+        for run in missing:
+            train(data, into=run.into, seed=run.seed, config=config, overwrite=overwrite, **options)
+    for one in ended or ():
+        if isinstance(one, Exception):
+            raise one
+    reports = [Run.open(run.into).report for run in runs]
     summary: dict[str, Any] = {"seeds": seeds}
     for split in (name for name in ("valid", "test") if name in reports[0]):
         measured = {key for key, value in reports[0][split].items() if isinstance(value, float)}
@@ -131,45 +158,55 @@ def train_seeds(data: Any, *, into: Path | str, seeds: int, overwrite: bool = Fa
     return summary
 
 
-def _train_together(
-    data: Any,
-    places: Mapping[int, Path],
-    *,
-    overwrite: bool,
-    config: Config | Mapping[str, Any] | None = None,
-    schema: Schema | None = None,
-    resume: bool = False,
-    test: bool = True,
-    progress: bool | None = None,
-    track: str | Tracker | None = None,
-) -> bool:
-    """Train models that differ in their seed alone as one program, into a folder each; False where that cannot be."""
-    config = config if isinstance(config, Config) else Config.parse(config or {})
-    encoded = isinstance(data, EncodedDataset) or (Path(data) / "manifest.json").is_file()
-    own = config.model.name not in BUILT_IN  # it may do what cannot be stacked, such as batch statistics
-    if resume or track or own or not encoded or choose_device(config.training.device).type == "cpu":
-        return False
-    dataset = _dataset(data, schema, config, Path(), progress=progress)
-    with torch.random.fork_rng(devices=[]):
-        models = [_seeded_model(config, dataset, seed) for seed in places]
-    many = share_a_program(models, dataset, config.training, seeds=list(places))
-    if many is None:
-        return False
-    folders = [_claim(place, resume=False, overwrite=overwrite) for place in places.values()]
-    facts = [{"seed": seed, "data_fingerprint": dataset.fingerprint} for seed in places]
-    for folder, fact in zip(folders, facts, strict=True):
-        write_json(folder / "plan.json", {"config": config.to_dict(), **fact})
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(min(places))  # of what dropout drops
-        trainers = train_many(many, dataset, config.training, folders, show_progress=progress)
+def train_together(
+    data: Any, runs: Sequence[Planned], *, overwrite: bool = False, test: bool = True, progress: bool | None = None
+) -> list[Run | Exception] | None:
+    """Train models that differ in their seed and their learning rate alone as one program, into a folder each.
 
-    def finish(trainer: Trainer, fact: dict[str, Any], place: Path) -> None:
-        _finish(trainer, dataset, config, fact, trainer.folder, test=test)
-        publish(trainer.folder, place)
+    Returns:
+        For each its run, or what ended its training: a loss that did not stay finite, or what its ``on_evaluation``
+        raised. None, and nothing is done, where they have to be trained one after the other: on a processor, from a raw
+        table, or where :func:`~crossrank.training.cuda.many.can_share_a_program` says no.
+    """
+    if len(runs) < 2 or not _may_share(data, [run.config for run in runs]):
+        return None
+    dataset, seeds = _dataset(data, None, runs[0].config, Path(), progress=progress), [run.seed for run in runs]
+    with torch.random.fork_rng(devices=[]):
+        models = [_seeded_model(run.config, dataset, run.seed) for run in runs]
+    many = share_a_program(models, dataset, [run.config.training for run in runs], seeds=seeds)
+    if many is None:
+        return None
+    trainers = []
+    for run, part in zip(runs, many.parts, strict=True):
+        folder, settings = _claim(run.into, resume=False, overwrite=overwrite), run.config.training
+        write_json(folder / "plan.json", {"config": run.config.to_dict(), **_facts(run.seed, dataset)})
+        trainers.append(Trainer(part.model, dataset, settings, seed=run.seed, folder=folder, device_training=part))
+        trainers[-1].on_evaluation = run.on_evaluation
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(min(seeds))  # of what dropout drops
+        ended = train_many(many, trainers, show_progress=progress)
+
+    def finish(trainer: Trainer, run: Planned) -> Run | Exception:
+        if trainer in ended:
+            return ended[trainer]
+        _finish(trainer, dataset, run.config, _facts(run.seed, dataset), trainer.folder, test=test)
+        publish(trainer.folder, run.into)
+        return Run.open(run.into)
 
     with evaluators() as pool:
-        list(pool.map(finish, trainers, facts, places.values()))
-    return True
+        return list(pool.map(finish, trainers, runs))
+
+
+def _may_share(data: Any, configs: Sequence[Config]) -> bool:
+    """Whether trainings differ in what one program allows, as far as can be said without their models."""
+    alike = [dataclasses.replace(one, training=dataclasses.replace(one.training, learning_rate=1.0)) for one in configs]
+    own = alike[0].model.name not in BUILT_IN  # it may do what cannot be stacked, such as batch statistics
+    same = all(one == alike[0] for one in alike)
+    return same and not own and _is_encoded(data) and choose_device(alike[0].training.device).type != "cpu"
+
+
+def _facts(seed: int, dataset: EncodedDataset) -> dict[str, Any]:
+    return {"seed": seed, "data_fingerprint": dataset.fingerprint}
 
 
 def _seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
@@ -202,14 +239,17 @@ def _claim(into: Path, *, resume: bool, overwrite: bool) -> Path:
     return partial
 
 
+def _is_encoded(data: Any) -> bool:
+    is_path = isinstance(data, str | Path)
+    return isinstance(data, EncodedDataset) or (is_path and (Path(data) / "manifest.json").is_file())
+
+
 def _dataset(
     data: Any, schema: Schema | None, config: Config, partial: Path, *, progress: bool | None
 ) -> EncodedDataset:
     """The encoded dataset that was meant: as given, opened, or made from a raw table for this training only."""
-    if isinstance(data, EncodedDataset):
-        return data
-    if isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file():
-        return EncodedDataset.open(Path(data))
+    if _is_encoded(data):
+        return data if isinstance(data, EncodedDataset) else EncodedDataset.open(Path(data))
     from crossrank.data.prepare import prepare
     from crossrank.data.table import open_table
 
@@ -233,7 +273,7 @@ def _train(
     on_evaluation: Callable[[int, dict[str, Any]], None] | None,
 ) -> None:
     """Train and write the run into the folder."""
-    facts = {"seed": seed, "data_fingerprint": dataset.fingerprint}
+    facts = _facts(seed, dataset)
     if resume and (saved := read_json(folder / "plan.json")) != {"config": config.to_dict(), **facts}:
         changed = [key for key in saved if saved[key] != {"config": config.to_dict(), **facts}[key]]
         raise ConfigError(
@@ -263,8 +303,9 @@ def _finish(
     """Measure the trained model and write every file of the run into the folder; returns its report."""
     model, report = trainer.model, _report(trainer, dataset, test=test)
     trainer.close()
-    with torch.random.fork_rng(devices=[]):
-        initial = measure_spectra(_seeded_model(config, dataset, facts["seed"]), dataset.valid)
+    with SEEDING, torch.random.fork_rng(devices=[]):
+        untrained = _seeded_model(config, dataset, facts["seed"])
+    initial = measure_spectra(untrained, dataset.valid)
     write_findings(folder, model, dataset, split="test" if test else "valid", initial=initial)
     info = {
         "library_version": crossrank.__version__,

@@ -23,6 +23,7 @@ from crossrank.training.cuda.rows import (
     begin_update,
     blocks,
     jit,
+    one_or_each,
     power,
     read_rows,
     sort_rows,
@@ -77,9 +78,9 @@ def take_batch(source: Taken, order: Tensor, start: Tensor, batch_size: int) -> 
 
 
 @jit
-def _embed_kernel(ids, numeric, weight, state, last, step, feature, width, base, within, first_row, reach, root, x0,
-                  batch_size, learning_rate, end, parts, F, M, E, L, FADING: tl.constexpr, EPSILON: tl.constexpr,
-                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
+def _embed_kernel(ids, numeric, weight, state, last, rates, step, feature, width, base, within, first_row, reach, root,
+                  x0, batch_size, learning_rate, end, parts, F, M, E, L, RATES: tl.constexpr, FADING: tl.constexpr,
+                  EPSILON: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (b < batch_size)[:, None]
@@ -90,11 +91,13 @@ def _embed_kernel(ids, numeric, weight, state, last, step, feature, width, base,
     j = tl.load(within + c, mask=column, other=0)[None, :]
     id_ = tl.load(ids + b[:, None] * F + f[None, :], mask=embedded, other=0).to(tl.int64)
     place = tl.load(base + c, mask=column, other=0)[None, :] + id_ * wide
-    since = tl.load(last + tl.load(first_row + c, mask=column, other=0)[None, :] + id_, mask=embedded, other=0)
+    row = tl.load(first_row + c, mask=column, other=0)[None, :] + id_
+    since = tl.load(last + row, mask=embedded, other=0)
+    rate = tl.load(rates + row, mask=embedded, other=0.0) if RATES else learning_rate
     value = tl.load(weight + place, mask=embedded, other=0.0)
     kept = state + (place - j) * parts + j
     m, v = tl.load(kept, mask=embedded, other=0.0), tl.load(kept + wide, mask=embedded, other=0.0)
-    value = aged(value, m, v, since, tl.load(step), reach, root, end, learning_rate, FADING, EPSILON)
+    value = aged(value, m, v, since, tl.load(step), reach, root, end, rate, FADING, EPSILON)
     is_number = inside & (c >= E)[None, :] & (c < E + M)[None, :]
     value += tl.load(numeric + b[:, None] * M + (c - E)[None, :], mask=is_number, other=0.0)
     value += tl.where(c == E + M, 1.0, 0.0)[None, :]
@@ -104,11 +107,13 @@ def _embed_kernel(ids, numeric, weight, state, last, step, feature, width, base,
 def embed(ids: Tensor, numeric: Tensor, rows: Rows, columns: Columns, padded_dim: int, dtype: torch.dtype) -> Tensor:
     x0 = torch.empty(len(ids), padded_dim, dtype=dtype, device=ids.device)
     reach, _, root = curves(rows.decay, ids.device)
+    rates, rate = one_or_each(rows.learning_rate)
     high, wide = 8, 128
     _embed_kernel[(blocks(len(ids), high), blocks(padded_dim, wide))](
-        ids, numeric, rows.weight, rows.state, rows.last, rows.step, *columns, reach, root, x0, len(ids),
-        rows.learning_rate, len(reach) - 1, len(rows.state) // len(rows.weight), ids.shape[1], numeric.shape[1],
-        len(columns.base), padded_dim, FADING=math.log2(FADING), EPSILON=EPSILON, ROWS=high, COLUMNS=wide,
+        ids, numeric, rows.weight, rows.state, rows.last, rows.weight if rates is None else rates, rows.step, *columns,
+        reach, root, x0, len(ids), rate, len(reach) - 1, len(rows.state) // len(rows.weight), ids.shape[1],
+        numeric.shape[1], len(columns.base), padded_dim, RATES=rates is not None,
+        FADING=math.log2(FADING), EPSILON=EPSILON, ROWS=high, COLUMNS=wide,
     )  # fmt: skip
     return x0
 

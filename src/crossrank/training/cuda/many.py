@@ -1,9 +1,9 @@
 """Many models of one shape trained as one program, with a leading axis for the model.
 
 A small model leaves a GPU idle: its step is a chain of kernels too short to fill it. Here N models, which differ in
-their initial weights and the order of their rows, take each step together: their tables are one table N times as long,
-their kernels one stack. Each has its own clip, and comes out as if it had been trained alone, up to rounding; only what
-dropout drops is drawn for all of them at once.
+their initial weights, the order of their rows and their learning rate, take each step together: their tables are one
+table N times as long, their kernels one stack. Each has its own clip, and comes out as if it had been trained alone, up
+to rounding; only what dropout drops is drawn for all of them at once. One that diverges leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class ManyTraining:
         split: the training rows, the same for all.
         settings: of the training, the same for all.
         seeds: of each model's order of rows.
+        learning_rates: of each model; left out, that of the settings for all.
         label_kind: "binary" or "real".
         device: a GPU; on a processor the same steps run uncaptured.
     """
@@ -76,15 +77,20 @@ class ManyTraining:
         settings: TrainingSettings,
         *,
         seeds: Sequence[int],
+        learning_rates: Sequence[float] = (),
         label_kind: str,
         device: torch.device,
     ) -> None:
         self.models, self.settings, self.label_kind, self.device = list(models), settings, label_kind, device
         self.operations, self.decay = operations(device), settings.average_decay
+        each = learning_rates or [settings.learning_rate]
+        # Kernels are told one number where there is but one, else one for each model and for each row.
+        self.rates = torch.tensor(each, device=device) if len(set(each)) > 1 else None
+        self.learning_rate = each[0] if self.rates is None else 1.0
         self._stack(models)
         self.rows = _ManyOrders(split, settings.batch_size, seeds=seeds, device=device)
         self.count = torch.zeros((), dtype=torch.int64, device=device)
-        self.losses = torch.zeros(len(models), device=device)
+        self.losses, self.nothing = torch.zeros(len(models), device=device), torch.zeros((), device=device)
         self.beside = Beside(device)
         self.warm_up, self.reading = WARM_UP_STEPS, threading.Lock()
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -107,7 +113,8 @@ class ManyTraining:
             weights[name].copy_(torch.stack([model.get_parameter(name).detach() for model in models]))
         if self.flat.average is not None:
             self.flat.average.copy_(self.flat.weight)
-        self.table = LazyTable(rows.flatten(0, 1), learning_rate=self.settings.learning_rate, decay=self.decay)
+        rate = self.learning_rate if self.rates is None else self.rates.repeat_interleave(self.rows_of_model)
+        self.table = LazyTable(rows.flatten(0, 1), learning_rate=rate, decay=self.decay)
         self.weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
         self.gradients = [gradients[name] for name in self.weights]
         if self.written_out:
@@ -155,6 +162,8 @@ class ManyTraining:
             segments = self.operations.sort_rows(looked_up)
         losses, by_x0 = (self._pass if self.written_out else self._autograd)(taken, looked_up)
         self.beside.join()
+        # Sums over equal rows are products with ones and zeros, and 0 times NaN would reach rows of other models.
+        by_x0.nan_to_num_(0.0, 0.0, 0.0)
         self._update(segments, Gradient(by_x0.flatten(0, 1), self.first, self.width))
         self.losses.copy_(losses)
 
@@ -201,16 +210,16 @@ class ManyTraining:
         # Behind the last segment the starts mean nothing, and the squares are zero.
         model = segments.rows[segments.starts[:-1].long().clamp(0, size - 1)] // self.rows_of_model
         mine = torch.arange(len(self.models), device=self.device)[:, None] == model  # (N, segments)
-        rows = torch.mv(mine.float(), squares)
+        rows = torch.where(mine, squares, self.nothing).sum(dim=1)  # no product, for the same reason
         numbers = ops.begin_update(
             self.count,
             ops.squares(flat.gradient),
             rows,
-            learning_rate=self.settings.learning_rate,
+            learning_rate=self.learning_rate,
             decay=self.decay,
             clip_norm=self.settings.clip_norm,
         )
-        ops.adam(flat.weight, flat.mean, flat.square, flat.average, None, flat.gradient, numbers)
+        ops.adam(flat.weight, flat.mean, flat.square, flat.average, None, flat.gradient, numbers, self.rates)
         ops.adam_rows(table, segments, total, numbers)
 
     def catch_up(self) -> None:

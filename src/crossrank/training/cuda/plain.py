@@ -36,14 +36,15 @@ class Columns(NamedTuple):
 class Rows(NamedTuple):
     """All tables of an embedding layer one after the other, and the state of each row behind that of the one before.
 
-    Shape: weight (P,), state (parts P,), last (R,); step (), how many steps were made.
+    Shape: weight (P,), state (parts P,), last (R,); step (), how many steps were made; the learning rate a number, or
+    one for each row (R,).
     """
 
     weight: Tensor
     state: Tensor
     last: Tensor
     step: Tensor
-    learning_rate: float
+    learning_rate: float | Tensor
     decay: float
 
 
@@ -110,10 +111,12 @@ def embed(ids: Tensor, numeric: Tensor, rows: Rows, columns: Columns, padded_dim
     id_ = ids[:, columns.feature].long()  # (B, embedded columns)
     places = columns.base + id_ * columns.width
     means = len(rows.state) // len(rows.weight) * (places - columns.within) + columns.within
-    factors = idle(rows.last[columns.first_row + id_].flatten(), rows.step, decay=rows.decay, dtype=torch.float32)
+    row = columns.first_row + id_
+    factors = idle(rows.last[row].flatten(), rows.step, decay=rows.decay, dtype=torch.float32)
     moved, epsilon = (factor.view(id_.shape) for factor in (factors.weight, factors.epsilon))
     direction = rows.state[means] / (rows.state[means + columns.width].sqrt() + epsilon)
-    vectors = rows.weight[places] - rows.learning_rate * direction * moved
+    rate = rows.learning_rate[row] if isinstance(rows.learning_rate, Tensor) else rows.learning_rate
+    vectors = rows.weight[places] - rate * direction * moved
     x0 = torch.cat([vectors, numeric, numeric.new_ones(len(ids), 1)], dim=1)  # (B, D + 1)
     return F.pad(x0, (0, padded_dim - x0.shape[1])).to(dtype)
 
@@ -206,10 +209,15 @@ def begin_update(
 
 def adam(
     weight: Tensor, mean: Tensor, square: Tensor, average: Tensor | None, copy: Tensor | None, gradient: Tensor,
-    numbers: Numbers,
+    numbers: Numbers, rates: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Adam and average for dense weights; ``copy`` is theirs in another type. Shape: all (models, P)."""
+    """Adam and average for dense weights; ``copy`` is theirs in another type.
+
+    Shape: all (models, P); rates (models,), each model's learning rate, where that of the numbers is 1.
+    """
     step_size, root, change = numbers.now.to(weight.dtype)
+    if rates is not None:
+        step_size = step_size * rates[:, None]
     g = gradient * numbers.scale[:, None]
     mean.lerp_(g, 1 - BETAS[0])
     square.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
@@ -224,12 +232,16 @@ def read_rows(table: LazyTable, rows: Tensor, step: Tensor) -> Tensor:
     """Rows of a table as they are after this step, each at its place: (N,) -> (N, width)."""
     factors = idle(table.last[rows], step, decay=table.decay, dtype=table.weight.dtype)
     mean, square = torch.split(table.state[rows, : 2 * table.width], table.width, dim=1)
-    direction: Tensor = table.learning_rate * mean / (square.sqrt() + factors.epsilon)
+    paced, rate = table.paced(mean, rows)
+    direction: Tensor = rate * paced / (square.sqrt() + factors.epsilon)
     return table.weight[rows] - direction * factors.weight
 
 
 def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numbers) -> None:
-    """Adam and average for the distinct rows of the segments."""
+    """Adam and average for the distinct rows of the segments.
+
+    Where each row of the table has its own learning rate, that of the numbers is 1.
+    """
     count, step = int(segments.distinct), int(numbers.step)
     rows = segments.rows[segments.starts[:count]].long()  # (U,)
     model = rows // max(len(table.weight) // len(numbers.scale), 1)

@@ -62,7 +62,7 @@ def _starts_kernel(number, starts, size, BLOCK: tl.constexpr):
 
 @jit
 def aged(w, m, v, since, now, reach, root, end, learning_rate, FADING: tl.constexpr, EPSILON: tl.constexpr):
-    """A weight after the steps since its row was last touched."""
+    """A weight after the steps since its row was last touched; the learning rate is one for all, or a block."""
     start = tl.minimum(since, end)
     faded = tl.exp2((now - since).to(tl.float32) * FADING)
     moved = tl.load(reach + start).to(tl.float32) - faded * tl.load(reach + tl.minimum(now, end)).to(tl.float32)
@@ -70,8 +70,9 @@ def aged(w, m, v, since, now, reach, root, end, learning_rate, FADING: tl.conste
 
 
 @jit
-def _read_kernel(weight, state, last, rows, step, reach, root, out, size, learning_rate, end, width, parts,
-                 FADING: tl.constexpr, EPSILON: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+def _read_kernel(weight, state, last, rates, rows, step, reach, root, out, size, learning_rate, end, width, parts,
+                 RATES: tl.constexpr, FADING: tl.constexpr, EPSILON: tl.constexpr,
+                 ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = n < size
     row = tl.load(rows + n, mask=inside, other=0).to(tl.int64)[:, None]
@@ -81,17 +82,25 @@ def _read_kernel(weight, state, last, rows, step, reach, root, out, size, learni
     w = tl.load(weight + row * width + j, mask=mask, other=0.0)
     m, v = tl.load(kept, mask=mask, other=0.0), tl.load(kept + width, mask=mask, other=0.0)
     since = tl.load(last + row, mask=inside[:, None], other=0)
-    value = aged(w, m, v, since, tl.load(step), reach, root, end, learning_rate, FADING, EPSILON)
+    rate = tl.load(rates + row, mask=inside[:, None], other=0.0) if RATES else learning_rate
+    value = aged(w, m, v, since, tl.load(step), reach, root, end, rate, FADING, EPSILON)
     tl.store(out + n[:, None].to(tl.int64) * width + j, value, mask=mask)
+
+
+def one_or_each(learning_rate: float | Tensor) -> tuple[Tensor | None, float]:
+    """The learning rates of rows, if each has its own, and the one that all share, which is 1 then."""
+    return (learning_rate, 1.0) if isinstance(learning_rate, Tensor) else (None, learning_rate)
 
 
 def read_rows(table: LazyTable, rows: Tensor, step: Tensor) -> Tensor:
     weight, width = table.weight, table.width
     out = weight.new_empty(len(rows), width)
     reach, _, root = curves(table.decay, weight.device)
+    rates, rate = one_or_each(table.learning_rate)
     _read_kernel[(blocks(len(rows), 16),)](
-        weight, table.state, table.last, rows, step, reach, root, out, len(rows), table.learning_rate, len(reach) - 1,
-        width, table.state.shape[1] // width, FADING=math.log2(FADING), EPSILON=EPSILON, ROWS=16, WIDE=power(width),
+        weight, table.state, table.last, weight if rates is None else rates, rows, step, reach, root, out, len(rows),
+        rate, len(reach) - 1, width, table.state.shape[1] // width, RATES=rates is not None,
+        FADING=math.log2(FADING), EPSILON=EPSILON, ROWS=16, WIDE=power(width),
     )  # fmt: skip
     return out
 
@@ -248,14 +257,16 @@ def _constants(learning_rate: float, decay: float, clip_norm: float, device: tor
 
 
 @jit
-def _adam_kernel(weight, mean, square, average, copy, gradient, now, scale, size,
-                 AVERAGE: tl.constexpr, COPY: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr,
-                 EPSILON: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _adam_kernel(weight, mean, square, average, copy, gradient, now, scale, rates, size,
+                 AVERAGE: tl.constexpr, COPY: tl.constexpr, RATES: tl.constexpr, BETA1: tl.constexpr,
+                 BETA2: tl.constexpr, EPSILON: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     model = tl.program_id(1)
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = j < size
     i = model.to(tl.int64) * size + j
     step_size, root = tl.load(now).to(tl.float32), tl.load(now + 1).to(tl.float32)
+    if RATES:
+        step_size *= tl.load(rates + model)
     g = tl.load(gradient + i, mask=mask) * tl.load(scale + model)
     m, v, w = tl.load(mean + i, mask=mask), tl.load(square + i, mask=mask), tl.load(weight + i, mask=mask)
     m += (g - m) * (1.0 - BETA1)
@@ -273,20 +284,21 @@ def _adam_kernel(weight, mean, square, average, copy, gradient, now, scale, size
 
 def adam(
     weight: Tensor, mean: Tensor, square: Tensor, average: Tensor | None, copy: Tensor | None, gradient: Tensor,
-    numbers: Numbers,
+    numbers: Numbers, rates: Tensor | None = None,
 ) -> None:  # fmt: skip
     models, size = weight.shape
     _adam_kernel[(blocks(size, 1024), models)](
         weight, mean, square, average if average is not None else mean, copy if copy is not None else mean, gradient,
-        numbers.now, numbers.scale, size, AVERAGE=average is not None, COPY=copy is not None,
+        numbers.now, numbers.scale, mean if rates is None else rates, size,
+        AVERAGE=average is not None, COPY=copy is not None, RATES=rates is not None,
         BETA1=BETAS[0], BETA2=BETAS[1], EPSILON=EPSILON, BLOCK=1024,
     )  # fmt: skip
 
 
 @jit
-def _adam_rows_kernel(weight, state, last, rows, starts, distinct, total, step, now, scale, constants, reach, lag, root,
-                      end, width, parts, rows_of_model, change, MANY: tl.constexpr, AVERAGE: tl.constexpr,
-                      BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
+def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total, step, now, scale, constants, reach,
+                      lag, root, end, width, parts, rows_of_model, change, MANY: tl.constexpr, RATES: tl.constexpr,
+                      AVERAGE: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
                       ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     count = tl.load(distinct)
     step_size, corrected = tl.load(now).to(tl.float32), tl.load(now + 1).to(tl.float32)
@@ -315,7 +327,8 @@ def _adam_rows_kernel(weight, state, last, rows, starts, distinct, total, step, 
         start, length = tl.minimum(since, end), (before - since).to(tl.float64)
         reach_start, root_start = tl.load(reach + start), tl.load(root + start).to(tl.float32)
         faded = tl.exp(length * (log_beta1 - 0.5 * log_beta2))
-        direction = learning_rate.to(tl.float32) * m / (tl.sqrt(v) + EPSILON * root_start[:, None])
+        rate = tl.load(rates + row, mask=live, other=0.0)[:, None] if RATES else learning_rate.to(tl.float32)
+        direction = rate * m / (tl.sqrt(v) + EPSILON * root_start[:, None])
         old = w
         w -= direction * (reach_start - faded * reach_stop).to(tl.float32)[:, None]
         m *= tl.exp(length * log_beta1).to(tl.float32)[:, None]
@@ -323,7 +336,8 @@ def _adam_rows_kernel(weight, state, last, rows, starts, distinct, total, step, 
         # This step
         m += (g - m) * (1.0 - BETA1)
         v = v * BETA2 + g * g * (1.0 - BETA2)
-        w -= step_size * (m / (tl.sqrt(v) / corrected + EPSILON))
+        pace = step_size * rate if RATES else step_size
+        w -= pace * (m / (tl.sqrt(v) / corrected + EPSILON))
         tl.store(kept, m, mask=mask)
         tl.store(kept + width, v, mask=mask)
         tl.store(here, w, mask=mask)
@@ -343,10 +357,12 @@ def _adam_rows_kernel(weight, state, last, rows, starts, distinct, total, step, 
 def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numbers) -> None:
     weight, state, decay, width = table.weight, table.state, table.decay, table.width
     size, models = len(segments.rows), len(numbers.scale)
-    constants, known = _constants(table.learning_rate, decay, 0.0, weight.device), curves(decay, weight.device)
+    rates, rate = one_or_each(table.learning_rate)
+    constants, known = _constants(rate, decay, 0.0, weight.device), curves(decay, weight.device)
     _adam_rows_kernel[(min(blocks(size, 16), PROGRAMS),)](
-        weight, state, table.last, segments.rows, segments.starts, segments.distinct, total, numbers.step, numbers.now,
-        numbers.scale, constants, *known, len(known.reach) - 1, width, state.shape[1] // width,
-        max(len(weight) // models, 1), last_warm_step(decay), MANY=models > 1, AVERAGE=decay > 0,
+        weight, state, table.last, weight if rates is None else rates, segments.rows, segments.starts,
+        segments.distinct, total, numbers.step, numbers.now, numbers.scale, constants, *known, len(known.reach) - 1,
+        width, state.shape[1] // width, max(len(weight) // models, 1), last_warm_step(decay),
+        MANY=models > 1, RATES=rates is not None, AVERAGE=decay > 0,
         BETA1=BETAS[0], BETA2=BETAS[1], EPSILON=EPSILON, ROWS=16, WIDE=power(width),
     )  # fmt: skip
