@@ -24,6 +24,7 @@ from crossrank.training.trainer import Trainer
 pytest.importorskip("optuna")
 pytest.importorskip("matplotlib")
 
+TRAIN = sys.modules["crossrank.training.train"]  # the package has a function of this name
 SPACE = {
     "fixed": {
         "model": {"name": "dcn-v2", "embedding": {"dim": 4}},
@@ -164,7 +165,7 @@ if __name__ == "__main__":
 
 
 def test_a_finished_search_is_not_trained_again(finished, dataset, monkeypatch):
-    monkeypatch.setattr(trials, "train", None)
+    monkeypatch.setattr(TRAIN, "train", None)
     assert tune.tune(dataset, finished.path, **ASKED).leaderboard == finished.leaderboard
 
 
@@ -245,15 +246,15 @@ def test_a_family_that_trains_as_one_program_ends_as_one_after_the_other(
     space["fixed"]["training"] |= {"tables": "lazy", "precision": "float32"}
     asked = FAMILIES | {"space": space, "trials": 12, "stages": 1}
     apart = tune.tune(plain_dataset, tmp_path / "apart", **asked)
-    module, shared = sys.modules["crossrank.training.train"], []
-    share = module.share_a_program
+    shared = []
+    share = TRAIN.share_a_program
 
     def count(models, *args, **options):
         shared.append(len(models))
         return share(models, *args, **options)
 
-    monkeypatch.setattr(module, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
-    monkeypatch.setattr(module, "share_a_program", count)
+    monkeypatch.setattr(TRAIN, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
+    monkeypatch.setattr(TRAIN, "share_a_program", count)
     together = tune.tune(plain_dataset, tmp_path / "together", **asked)
     assert shared == [4, 4, 4]
     for row, other in zip(
@@ -274,9 +275,8 @@ def test_in_a_family_a_hopeless_and_a_diverging_trial_end_alone(plain_dataset, t
     earlier = [trials.Trial(number=i, score=0.6, curve=[0.6] * 7, **good) for i in range(8)]
     options = {"dataset": plain_dataset.path, "seed": 1, "space": Space.parse(space), "max_parameters": 10**6}
     tasks = [trials.Task(folder=tmp_path, number=8 + i, earlier=earlier, **options) for i in range(8)]
-    module = sys.modules["crossrank.training.train"]
-    monkeypatch.setattr(module, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
-    monkeypatch.setattr(trials, "train", None)
+    monkeypatch.setattr(TRAIN, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
+    monkeypatch.setattr(TRAIN, "train", None)
     states = {(trial.values[RATE], trial.state) for trial in trials.run_family(tasks)}
     assert states == {(1e-8, "pruned"), (1e-2, "complete"), (1e30, "failed")}
 
@@ -295,9 +295,9 @@ def test_several_rates_need_a_space_that_searches_the_learning_rate(dataset, tmp
 
 
 def test_no_trial_sees_the_test_rows(dataset, tmp_path, monkeypatch):
-    train, looked = trials.train, []
+    train, looked = TRAIN.train, []
     monkeypatch.setattr(
-        trials, "train", lambda *args, **options: looked.append(options["test"]) or train(*args, **options)
+        TRAIN, "train", lambda *args, **options: looked.append(options["test"]) or train(*args, **options)
     )
     tune.tune(dataset, tmp_path / "search", **ASKED | {"trials": 2, "stages": 1})
     assert looked and not any(looked)

@@ -13,6 +13,7 @@ from crossrank.errors import ConfigError, CrossRankError, RunError
 from crossrank.models import build_model
 from crossrank.runs import Run
 from crossrank.training import Config, train, train_seeds
+from crossrank.training.checkpoint import has_checkpoint
 from crossrank.training.profile import StepClock
 from crossrank.training.trainer import Trainer
 
@@ -43,17 +44,22 @@ def test_training_does_not_touch_the_callers_random_numbers(dataset, tmp_path) -
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_killed_training_resumes_to_the_same_weights(dataset, tmp_path, monkeypatch) -> None:
-    whole = train(dataset, into=tmp_path / "whole", config=SMALL)
+def kill_at_step(monkeypatch, number: int) -> None:
+    """Let training stop at this step, counted over all trainings."""
     step, calls = Trainer._step, []
 
     def killed(self, batch):
         calls.append(batch)
-        if len(calls) == 9:
+        if len(calls) == number:
             raise KeyboardInterrupt
         return step(self, batch)
 
     monkeypatch.setattr(Trainer, "_step", killed)
+
+
+def test_a_killed_training_resumes_to_the_same_weights(dataset, tmp_path, monkeypatch) -> None:
+    whole = train(dataset, into=tmp_path / "whole", config=SMALL)
+    kill_at_step(monkeypatch, 9)
     with pytest.raises(KeyboardInterrupt):
         train(dataset, into=tmp_path / "cut", config=SMALL)
     monkeypatch.undo()
@@ -149,6 +155,18 @@ def test_several_seeds_report_mean_and_deviation(dataset, tmp_path) -> None:
     assert summary["test"]["auc"]["mean"] == pytest.approx(np.mean(values))
     assert summary["test"]["auc"]["deviation"] == pytest.approx(np.std(values, ddof=1))
     assert json.loads((tmp_path / "runs" / "seeds.json").read_text()) == summary
+
+
+def test_several_seeds_go_on_where_they_were_interrupted(dataset, tmp_path, monkeypatch) -> None:
+    whole = train_seeds(dataset, into=tmp_path / "whole", seeds=2, config=SMALL)
+    steps = Run.open(tmp_path / "whole" / "seed-0").report["training"]["steps"]
+    kill_at_step(monkeypatch, steps + 9)
+    with pytest.raises(KeyboardInterrupt):
+        train_seeds(dataset, into=tmp_path / "cut", seeds=2, config=SMALL)
+    monkeypatch.undo()
+    assert (tmp_path / "cut" / "seed-0" / "run.json").is_file()
+    assert has_checkpoint(tmp_path / "cut" / "seed-1.partial")
+    assert train_seeds(dataset, into=tmp_path / "cut", seeds=2, config=SMALL) == whole
 
 
 def test_an_untrained_special_id_gets_the_mean_vector_of_its_feature(dataset) -> None:

@@ -21,8 +21,16 @@ MOST_ROWS = 200_000  # more would draw the same curves
 GROUP_VALUES = 12  # values of a column that stand alone; the others are taken together
 
 
-def measure_curves(model: Model, rows: Split, encoder: Encoder) -> dict[str, Any]:
+def measure_curves(
+    model: Model, rows: Split, encoder: Encoder, *, logits: NDArray[Any] | None = None
+) -> dict[str, Any]:
     """What a report draws of a model's answers to rows with known labels.
+
+    Args:
+        model: with its final weights.
+        rows: encoded.
+        encoder: of the rows.
+        logits: the model's answers to all rows, where they are known already.
 
     Returns:
         ``rows``, at most 200,000 spread evenly; ``kind`` of the label; ``calibration``: mean answer, mean label and
@@ -32,7 +40,11 @@ def measure_curves(model: Model, rows: Split, encoder: Encoder) -> dict[str, Any
     """
     some = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, MOST_ROWS)).astype(np.int64)
     parts = (some[first : first + SCORING_ROWS] for first in range(0, len(some), SCORING_ROWS))
-    logits = model.predict_logits(rows.take(part).features for part in parts).numpy().astype(np.float64)
+    if logits is None:
+        logits = model.predict_logits(rows.take(part).features for part in parts).numpy()
+    else:
+        logits = logits[some]
+    logits = logits.astype(np.float64)
     kind = encoder.schema.label.kind
     labels = np.asarray(rows.labels[some], np.float64)
     answers = sigmoid(logits) if kind == "binary" else logits

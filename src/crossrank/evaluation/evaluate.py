@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from crossrank.data import EncodedDataset, Encoder, Split
 from crossrank.errors import DataError
 from crossrank.evaluation.metrics import measure
@@ -41,7 +44,16 @@ def evaluate(run: Trained, data: Any, *, split: str = "test", **table_options: A
 
 def evaluate_split(model: Model, rows: Split, *, label_kind: LabelKind = "binary") -> dict[str, Any]:
     """The metrics of a model on encoded rows."""
-    logits = model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).numpy()
+    return measure_split(score_split(model, rows), rows, label_kind=label_kind)
+
+
+def score_split(model: Model, rows: Split) -> NDArray[np.float32]:
+    """A model's answers to encoded rows, as logits: (N,)."""
+    return model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).numpy()
+
+
+def measure_split(logits: ArrayLike, rows: Split, *, label_kind: LabelKind = "binary") -> dict[str, Any]:
+    """The metrics of answers to encoded rows."""
     return measure(rows.labels, logits, label_kind=label_kind, weights=rows.weights, groups=rows.groups)
 
 

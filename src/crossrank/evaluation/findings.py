@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from crossrank.data import EncodedDataset
 from crossrank.evaluation.crosses import measure_crosses
 from crossrank.evaluation.curves import measure_curves
@@ -22,6 +24,7 @@ def write_findings(
     *,
     split: str = "test",
     initial: Sequence[dict[str, Any]] = (),
+    logits: NDArray[Any] | None = None,
 ) -> None:
     """Write crosses.json and spectrum.json, where the model has cross layers, and curves.json into a run's folder.
 
@@ -31,6 +34,7 @@ def write_findings(
         dataset: its valid rows show the crosses.
         split: whose rows the curves are drawn from.
         initial: what :func:`measure_spectra` said of the untrained model.
+        logits: the model's answers to the rows of the split, where they are known already.
     """
     if pairs := measure_crosses(model, dataset.valid):
         _write(folder / "crosses.json", {"pairs": pairs})
@@ -39,7 +43,7 @@ def write_findings(
         for layer in layers:
             layer["initial"] = before.get((layer["network"], layer["layer"]), [])
         _write(folder / "spectrum.json", {"layers": layers})
-    curves = measure_curves(model, dataset.split(split), dataset.encoder)
+    curves = measure_curves(model, dataset.split(split), dataset.encoder, logits=logits)
     _write(folder / "curves.json", {"split": split, **curves})
 
 

@@ -21,8 +21,7 @@ from crossrank.files import write_json
 from crossrank.models.cost import Cost, model_cost
 from crossrank.runs import Run
 from crossrank.runs.run import read_json
-from crossrank.training import Config, Planned, train, train_together
-from crossrank.training.checkpoint import has_checkpoint
+from crossrank.training import Config, Planned, train_or_resume, train_together
 from crossrank.training.trainer import CRITERIA
 
 if TYPE_CHECKING:
@@ -102,25 +101,6 @@ def _run_folder(task: Task) -> Path:
 
 def _partial(run: Path) -> Path:
     return run.with_name(f"{run.name}.partial")
-
-
-def train_or_resume(dataset: EncodedDataset, into: Path, config: Config, *, seed: int, **options: Any) -> Run:
-    """A run that never looks at the test rows: as it stands, resumed, or trained."""
-    if (into / "run.json").is_file():
-        return Run.open(into)
-    partial = _partial(into)
-    resume = has_checkpoint(partial) and (partial / "plan.json").is_file()  # without its plan, it died while finishing
-    return train(
-        dataset,
-        into=into,
-        config=config,
-        seed=seed,
-        test=False,
-        progress=False,
-        resume=resume,
-        overwrite=not resume,
-        **options,
-    )
 
 
 def _study(task: Task) -> optuna.Study:
@@ -221,8 +201,15 @@ class _Attempt:
 
         try:
             self.follow()
-            into, seed = _run_folder(self.task), self.task.seed
-            return train_or_resume(self.dataset, into, self.config, seed=seed, on_evaluation=self.follow)
+            return train_or_resume(
+                self.dataset,
+                into=_run_folder(self.task),
+                config=self.config,
+                seed=self.task.seed,
+                test=False,
+                progress=False,
+                on_evaluation=self.follow,
+            )
         except (optuna.TrialPruned, *DIVERGED) as error:
             return error
 

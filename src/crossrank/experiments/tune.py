@@ -38,11 +38,11 @@ from crossrank.experiments.leaderboard import (
 )
 from crossrank.experiments.processes import Map, workers
 from crossrank.experiments.space import Space
-from crossrank.experiments.trials import RATE, Task, Trial, run_family, train_or_resume
+from crossrank.experiments.trials import RATE, Task, Trial, run_family
 from crossrank.files import write_json, write_text, writing
 from crossrank.runs import Run
 from crossrank.runs.run import read_json
-from crossrank.training import Config, Planned, train_together
+from crossrank.training import Config, Planned, train_or_resume, train_together
 from crossrank.training.cuda.steps import choose_device
 from crossrank.training.trainer import CRITERIA
 
@@ -285,7 +285,11 @@ def _train_finalist(job: tuple[Path, Trial, Mapping[int, Path]]) -> list[dict[st
     for ended in train_together(dataset, missing, test=False, progress=False, overwrite=True) or ():
         if isinstance(ended, Exception):
             raise ended
-    return [train_or_resume(dataset, place, config, seed=seed).report["valid"] for seed, place in places.items()]
+    runs = [
+        train_or_resume(dataset, into=place, config=config, seed=seed, test=False, progress=False)
+        for seed, place in places.items()
+    ]
+    return [run.report["valid"] for run in runs]
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, DataError, RunError, did_you_mean, listing
 from crossrank.evaluation.curves import group_metrics, measure_curves
-from crossrank.evaluation.evaluate import SCORING_ROWS
+from crossrank.evaluation.evaluate import score_split
 from crossrank.files import write_text, writing
 from crossrank.reports import sections
 from crossrank.reports.contents import run_contents
@@ -111,8 +111,7 @@ def _curves(run: Run, data: Any, group_column: str | None) -> dict[str, Any]:
 
         chunks = [chunk.frame[group_column].cast(str) for chunk in open_table(data).chunks([group_column])]
         values = np.concatenate([chunk.fill_null("<missing>").to_numpy() for chunk in chunks])
-        logits = run.model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).numpy()
-        labels, scores = (np.asarray(part, np.float64) for part in (rows.labels, logits))
+        labels, scores = (np.asarray(part, np.float64) for part in (rows.labels, score_split(run.model, rows)))
         curves["groups"][group_column] = group_metrics(values, labels, scores, curves["kind"])
     return curves
 

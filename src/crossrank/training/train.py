@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import crossrank
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, RunError
-from crossrank.evaluation.evaluate import evaluate_split
+from crossrank.evaluation.evaluate import measure_split, score_split
 from crossrank.evaluation.findings import write_findings
 from crossrank.evaluation.spectrum import measure_spectra
 from crossrank.files import publish, write_json, writing
@@ -108,6 +109,19 @@ def train(
     return Run.open(into)
 
 
+def train_or_resume(data: Any, *, into: Path, **options: Any) -> Run:
+    """A run as it stands, or resumed where its training was interrupted, or trained; takes what :func:`train` takes."""
+    if (into / "run.json").is_file():
+        return Run.open(into)
+    resume = _is_interrupted(into)
+    return train(data, into=into, resume=resume, overwrite=not resume, **options)
+
+
+def _is_interrupted(into: Path) -> bool:
+    partial = _partial(into)
+    return has_checkpoint(partial) and (partial / "plan.json").is_file()  # without its plan, it died while finishing
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Planned:
     """A run to be made; the words mean what they mean to :func:`train`."""
@@ -129,8 +143,9 @@ def train_seeds(
 ) -> dict[str, Any]:
     """Train the same setting with several seeds, and write the mean and deviation of its metrics to seeds.json.
 
-    Each seed is a run folder of its own inside ``into``. A seed that is already there is kept, so an interrupted call
-    goes on where it stopped. On a GPU, small models on an encoded dataset are trained together, as one program.
+    Each seed is a run folder of its own inside ``into``. A seed that is already there is kept, and one whose training
+    was interrupted is resumed, so the same call goes on where it stopped. On a GPU, small models on an encoded dataset
+    are trained together, as one program.
     """
     into = Path(into)
     if (into / "run.json").is_file():
@@ -142,10 +157,13 @@ def train_seeds(
     missing = [run for run in runs if overwrite or not (run.into / "run.json").is_file()]
     joint = {key: options[key] for key in ("test", "progress") if key in options}
     alone = any(value for key, value in options.items() if key not in (*joint, "schema"))
-    ended = None if alone else train_together(data, missing, overwrite=overwrite, **joint)
-    if ended is None:
-        for run in missing:
-            train(data, into=run.into, seed=run.seed, config=config, overwrite=overwrite, **options)
+    begun = not overwrite and any(_is_interrupted(run.into) for run in missing)
+    ended = None if alone or begun else train_together(data, missing, overwrite=True, **joint)
+    for run in missing if ended is None else ():
+        if overwrite:
+            train(data, into=run.into, seed=run.seed, config=config, overwrite=True, **options)
+        else:
+            train_or_resume(data, into=run.into, seed=run.seed, config=config, **options)
     for one in ended or ():
         if isinstance(one, Exception):
             raise one
@@ -219,9 +237,13 @@ def _spread(values: list[float]) -> dict[str, Any]:
     return {"mean": statistics.fmean(values), "deviation": deviation, "values": values}
 
 
+def _partial(into: Path) -> Path:
+    return into.with_name(into.name + ".partial")
+
+
 def _claim(into: Path, *, resume: bool, overwrite: bool) -> Path:
     """The folder to work in, or an error where that would lose somebody's work."""
-    partial = into.with_name(into.name + ".partial")
+    partial = _partial(into)
     if into.exists() and not overwrite:
         hint = "Choose another name, or pass --overwrite to replace it."
         raise RunError(f"The run folder {into} must not exist yet; it does.", hint=hint)
@@ -301,12 +323,14 @@ def _finish(
     trainer: Trainer, dataset: EncodedDataset, config: Config, facts: dict[str, Any], folder: Path, *, test: bool
 ) -> dict[str, Any]:
     """Measure the trained model and write every file of the run into the folder; returns its report."""
-    model, report = trainer.model, _report(trainer, dataset, test=test)
+    model, names = trainer.model, ("valid", "test") if test else ("valid",)
+    logits = {name: score_split(model, trainer.measured(dataset.split(name))) for name in names}
+    report = _report(trainer, dataset, logits)
     trainer.close()
     with SEEDING, torch.random.fork_rng(devices=[]):
         untrained = _seeded_model(config, dataset, facts["seed"])
     initial = measure_spectra(untrained, dataset.valid)
-    write_findings(folder, model, dataset, split="test" if test else "valid", initial=initial)
+    write_findings(folder, model, dataset, split=names[-1], initial=initial, logits=logits[names[-1]])
     info = {
         "library_version": crossrank.__version__,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -325,11 +349,11 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def _report(trainer: Trainer, dataset: EncodedDataset, *, test: bool) -> dict[str, Any]:
-    model, position = trainer.model, trainer.position
-    report: dict[str, Any] = {}
-    for name in ("valid", "test") if test else ("valid",):
-        report[name] = evaluate_split(model, trainer.measured(dataset.split(name)), label_kind=trainer.label_kind)
+def _report(trainer: Trainer, dataset: EncodedDataset, logits: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    position, kind = trainer.position, trainer.label_kind
+    report: dict[str, Any] = {
+        name: measure_split(logits[name], dataset.split(name), label_kind=kind) for name in logits
+    }
     report["training"] = {
         "steps": position.step,
         "best_step": position.best_step,
@@ -337,7 +361,7 @@ def _report(trainer: Trainer, dataset: EncodedDataset, *, test: bool) -> dict[st
         "seconds": position.seconds,
         "rows_per_second": position.step * trainer.settings.batch_size / max(position.seconds, 1e-9),
     }
-    report["parameters"] = count_parameters(model)
+    report["parameters"] = count_parameters(trainer.model)
     return report
 
 
