@@ -13,18 +13,28 @@ from torch import nn
 
 from crossrank.nn import Bag, FeatureEmbedding, Features
 from crossrank.training import TrainingSettings
-from crossrank.training.idle import curves, decay_product, idle
+from crossrank.training.idle import curves, idle
 from crossrank.training.lazy import LazyTable
 from crossrank.training.optimizer import Optimizer
 
 
-@given(st.integers(0, 300), st.integers(0, 300), st.sampled_from([0.3, 0.9, 0.95, 0.9999]))
-@settings(deadline=None, max_examples=60)
-def test_the_closed_product_of_decays_equals_multiplying_them(start, length, decay) -> None:
+@given(
+    st.integers(0, 300) | st.integers(65_000, 120_000),
+    st.integers(0, 300),
+    st.sampled_from([0.3, 0.9, 0.95, 0.9999]),
+)
+@settings(deadline=None, max_examples=100)
+def test_what_is_left_of_an_average_is_the_product_of_its_decays(start, length, decay) -> None:
     stop = start + length
     expected = math.prod(min(decay, (1 + k) / (10 + k)) for k in range(start + 1, stop + 1))
-    product = decay_product(torch.tensor([start]), torch.tensor(stop), decay).item()
-    assert product == pytest.approx(expected, rel=1e-12)
+    kept = idle(torch.tensor([start]), torch.tensor(stop), decay=decay, dtype=torch.float64).kept.item()
+    assert kept == pytest.approx(expected, rel=1e-9, abs=1e-15)
+
+
+def test_a_row_of_the_present_step_stays_as_it_is() -> None:
+    for step in (0, 7, 200_000):
+        factors = idle(torch.tensor([step]), torch.tensor(step), decay=0.9999, dtype=torch.float64)
+        assert [factor.item() for factor in factors[:5]] == [1, 1, 0, 1, 0]
 
 
 def adam_without_gradient(w, m, v, average, *, start, stop, decay, lr=0.1, epsilon=0.0):

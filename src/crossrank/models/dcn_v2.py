@@ -76,7 +76,8 @@ class DCNV2(Model):
         self.output = OutputLayer(final_dim)
 
     def logits(self, x0: Tensor) -> Tensor:
-        crossed = torch.cat([network(x0) for network in self.cross], dim=-1)  # (B, num_networks D)
+        parts = [network(x0) for network in self.cross]
+        crossed = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]  # (B, num_networks D)
         if self.structure == "stacked":
             final = self.deep(crossed)  # (B, H)
         elif self.structure == "parallel":

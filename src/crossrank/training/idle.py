@@ -45,23 +45,6 @@ def last_warm_step(decay: float) -> int:
     return change
 
 
-def decay_product(start: Tensor, stop: Tensor, decay: float) -> Tensor:
-    """P(s, t) for many s; 1 where s = t.
-
-    While d_k = (1 + k) / (10 + k) the product telescopes to Π_{j=2}^{10} (s + j) / (t + j); from then on it is a power
-    of the decay.
-
-    >>> decay_product(torch.tensor([0, 1, 2]), torch.tensor(2), 0.5)
-    tensor([0.0455, 0.2500, 1.0000], dtype=torch.float64)
-    """
-    change = last_warm_step(decay)
-    warm_start, warm_stop = start.double().clamp(max=change), stop.double().clamp(max=change)
-    product = torch.ones_like(warm_start)
-    for j in range(2, 11):
-        product *= (warm_start + j) / (warm_stop + j)
-    return product * decay ** (stop - torch.maximum(start.double(), warm_stop))
-
-
 class Curves(NamedTuple):
     """D, T and sqrt(1 - β2ˢ) at the steps 0, 1, …; from the last one on they are constant. Shape: each (steps,)."""
 
@@ -110,17 +93,45 @@ class Idle(NamedTuple):
 
 def idle(since: Tensor, now: Tensor, *, decay: float, dtype: torch.dtype) -> Idle:
     """The factors of rows that were left alone since a step of their own: since (rows,), now ()."""
-    reach, lag, root = curves(decay, since.device)
-    start, stop = since.clamp(max=len(reach) - 1), now.clamp(max=len(reach) - 1).view(1)  # a scalar would wait for it
+    reach, lag, root, left = _curves_at(since, decay).unbind(1)  # (rows,) each
+    reach_now, lag_now, _, left_now = _curves_at(now.view(1), decay).unbind(1)  # (1,): a scalar would wait for it
     length = (now - since).double()
-    faded = FADING**length
-    kept = decay_product(since, now, decay) if decay else torch.ones_like(length)
+    mean, square, faded = torch.exp(length[:, None] * _rates(since.device)).unbind(1)
+    kept = torch.exp(left_now - left)
     factors = (
-        BETAS[0] ** length,
-        BETAS[1] ** length,
-        reach[start] - faded * reach[stop],
+        mean,
+        square,
+        reach - faded * reach_now,
         kept,
-        (1 - kept) * reach[start] - kept * lag[start] + faded * lag[stop],
-        EPSILON * root[start],
+        (1 - kept) * reach - kept * lag + faded * lag_now,
+        EPSILON * root,
     )
-    return Idle(*(factor.to(dtype)[:, None] for factor in factors))
+    return Idle(*torch.stack(factors).to(dtype)[..., None])
+
+
+def _curves_at(steps: Tensor, decay: float) -> Tensor:
+    """D, T, sqrt(1 - β2ˢ) and Σ_{k≤s} log d_k at some steps: (N,) -> (N, 4)."""
+    table = _table(decay, steps.device)
+    known = steps.clamp(max=len(table) - 1)
+    rows = table.index_select(0, known)
+    rows[:, 3] += (steps - known).double() * math.log(decay or 1.0)  # a step more is a factor of d more
+    return rows
+
+
+@functools.lru_cache
+def _table(decay: float, device: torch.device) -> Tensor:
+    """The curves side by side, with what the average keeps of its beginning, as a logarithm: (steps, 4).
+
+    While d_k = (1 + k) / (10 + k), the product of the first s telescopes to Π_{j=2}^{10} j / (s + j).
+    """
+    known = curves(decay)
+    steps, change = torch.arange(len(known.reach), dtype=torch.float64), last_warm_step(decay)
+    warm = sum(math.log(j) - torch.log(steps.clamp(max=change) + j) for j in range(2, 11))
+    left = warm + (steps - change).clamp(min=0) * math.log(decay or 1.0)
+    return torch.stack([*known, left], dim=1).to(device)
+
+
+@functools.lru_cache
+def _rates(device: torch.device) -> Tensor:
+    """Logarithms of β1, β2 and r: (3,)."""
+    return torch.tensor([*BETAS, FADING], dtype=torch.float64).log().to(device)

@@ -82,11 +82,10 @@ class LazyTable:
         this is linear in N.
         """
         places = torch.arange(len(rows), dtype=torch.int32)
-        self.owner[rows] = places
-        speaker = self.owner[rows]  # (N,)
+        speaker = self.owner.scatter_(0, rows, places).index_select(0, rows)  # (N,)
         speaks = speaker == places
         # As int64: torch sums by int32 places five times more slowly.
-        return rows[speaks], (speaks.cumsum(0) - 1)[speaker.long()]
+        return rows[speaks], speaks.cumsum(0).sub_(1).index_select(0, speaker)
 
     def read(self, rows: Tensor, step: int) -> Touched:
         """Distinct rows as they are after this step."""
@@ -124,7 +123,9 @@ class LazyTable:
         weight.addcdiv_(paced, spread, value=-rate / (1 - beta1**step))
         for kept in average:
             kept.lerp_(weight, 1 - decay_at(step, self.decay))
-        self.weight[touched.rows], self.state[touched.rows], self.last[touched.rows] = weight, touched.state, step
+        self.weight.index_copy_(0, touched.rows, weight)
+        self.state.index_copy_(0, touched.rows, touched.state)
+        self.last.index_fill_(0, touched.rows, step)
 
     @torch.no_grad()
     def catch_up(self, step: int) -> None:

@@ -65,8 +65,9 @@ class Optimizer:
         touched = [part for embedding in self.lazy.values() for part in embedding.take()]
         gradients = [p.grad for p in self.parameters if p.grad is not None] + [part.gradient for part in touched]
         if self.settings.clip_norm:
-            norm = nn.utils.get_total_norm(gradients)
-            torch._foreach_mul_(gradients, (self.settings.clip_norm / (norm + 1e-6)).clamp(max=1.0))
+            scale = self.settings.clip_norm / (nn.utils.get_total_norm(gradients) + 1e-6)
+            if not scale >= 1:  # also where it is not a number
+                torch._foreach_mul_(gradients, scale)
         self.adam.step()
         self.steps += 1
         for part in touched:
