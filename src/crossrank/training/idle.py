@@ -94,7 +94,8 @@ class Idle(NamedTuple):
 def idle(since: Tensor, now: Tensor, *, decay: float, dtype: torch.dtype) -> Idle:
     """The factors of rows that were left alone since a step of their own: since (rows,), now ()."""
     reach, lag, root, left = _curves_at(since, decay).unbind(1)  # (rows,) each
-    reach_now, lag_now, _, left_now = _curves_at(now.view(1), decay).unbind(1)  # (1,): a scalar would wait for it
+    now = now.to(since.device).view(1)  # to look up by a scalar would wait for it
+    reach_now, lag_now, _, left_now = _curves_at(now, decay).unbind(1)  # (1,)
     length = (now - since).double()
     mean, square, faded = torch.exp(length[:, None] * _rates(since.device)).unbind(1)
     kept = torch.exp(left_now - left)
