@@ -139,9 +139,10 @@ def test_steps_bound_a_training(dataset, tmp_path) -> None:
     assert run.report["training"]["steps"] == 3
 
 
-def test_a_diverging_loss_is_reported_with_a_way_out(dataset, tmp_path) -> None:
-    wild = {"training": {"learning_rate": 1e30, "clip_norm": 0.0, "log_every": 1}}
-    with pytest.raises(ConfigError, match=r"finite.*learning_rate"):
+@pytest.mark.parametrize(("log_every", "what"), [(1, "training loss"), (1000, "model's answers")])
+def test_a_training_that_diverges_is_reported_with_a_way_out(dataset, tmp_path, log_every, what) -> None:
+    wild = {"training": {"learning_rate": 1e30, "clip_norm": 0.0, "log_every": log_every, "eval_every": 3}}
+    with pytest.raises(ConfigError, match=rf"{what}.*finite.*learning_rate"):
         train(dataset, into=tmp_path / "run", config={**SMALL, **wild})
 
 

@@ -104,16 +104,16 @@ class WordCodes:
     def code(self, words: Words) -> Ids:
         """The code of each word; words that are new get the next ones."""
         if self.size == FIRST_CODE:  # let the frequent ones be known before thousands of each are looked up
-            self._find_or_add(words[:4096])
-        codes: Ids = self._slots.take(self._home(words), mode="clip")
+            self._find_or_add(words[:4096], self._home(words[:4096]))
+        slots = self._home(words)
+        codes: Ids = self._slots.take(slots, mode="clip")
         elsewhere = np.flatnonzero(self._words.take(codes, mode="clip") != words)
         if len(elsewhere):
-            codes[elsewhere] = self._find_or_add(words[elsewhere])
+            codes[elsewhere] = self._find_or_add(words[elsewhere], slots[elsewhere])
         return codes
 
-    def _find_or_add(self, words: Words) -> Ids:
-        codes = np.empty(len(words), np.uint32)
-        rows, slots = np.arange(len(words)), self._home(words)
+    def _find_or_add(self, words: Words, slots: Places) -> Ids:
+        codes, rows = np.empty(len(words), np.uint32), np.arange(len(words))
         while len(rows):
             found = self._slots[slots]
             free = np.flatnonzero(found == UNKNOWN_CODE)

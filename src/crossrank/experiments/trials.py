@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from crossrank.data import EncodedDataset
-from crossrank.errors import ConfigError, DataError
+from crossrank.errors import ConfigError
 from crossrank.experiments.space import Space
 from crossrank.files import write_json
 from crossrank.models.cost import Cost, model_cost
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 State = Literal["complete", "pruned", "failed"]
 RATE = "training.learning_rate"
-# The settings and the data were read before, so it is the loss or the scores that are not finite.
-DIVERGED = (ConfigError, DataError)
 DRAWS = 100  # before a space is taken to have nothing below the cap
 STARTING_TRIALS = 5  # of a stage, whose curves decide nothing yet
 SPARED_EVALUATIONS = 2  # at the start of a curve, where the order of settings is not that of the end
@@ -210,7 +208,7 @@ class _Attempt:
                 progress=False,
                 on_evaluation=self.follow,
             )
-        except (optuna.TrialPruned, *DIVERGED) as error:
+        except (optuna.TrialPruned, ConfigError) as error:
             return error
 
     def keep(self, ended: Run | Exception, seconds: float) -> None:
@@ -220,7 +218,7 @@ class _Attempt:
         state: State = "complete"
         if isinstance(ended, optuna.TrialPruned):
             state, score = "pruned", min(self.curve)
-        elif isinstance(ended, DIVERGED):
+        elif isinstance(ended, ConfigError):  # the settings were read before, so it is the loss that is not finite
             state, score = "failed", None
         elif isinstance(ended, Exception):
             raise ended

@@ -96,8 +96,8 @@ def tune(
         trials: in all stages together.
         stages: 1 for a single search of the whole space.
         rates: learning rates that each setting is tried with, 1, 2, 4 or 8: so many trials in a row are a family and
-            differ in nothing else. On a GPU the trials of a family train as one program, which takes hardly longer than
-            one of them; it is not resumed but trained again if it is killed.
+            differ in nothing else. On a GPU the trials of a family train as one program; it is not resumed but
+            trained again if it is killed.
         seed: of the search and of the trials' training.
         jobs: families at a time, on one thread each; left out, one for each core.
         finalists: settings of the front that are trained with several seeds.

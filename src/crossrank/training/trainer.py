@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from crossrank.data import EncodedDataset, Split
 from crossrank.errors import ConfigError
-from crossrank.evaluation.evaluate import evaluate_split
+from crossrank.evaluation.evaluate import measure_split, score_split
 from crossrank.models import Model
 from crossrank.training.checkpoint import Position, load_checkpoint, save_checkpoint
 from crossrank.training.cuda.many import ModelOfMany
@@ -173,10 +174,7 @@ class Trainer:
     def _log(self, running: float, rows: int, seconds: float, bar: TrainingBar) -> None:
         loss, speed = running / rows, rows / max(seconds, 1e-9)
         if not math.isfinite(loss):
-            raise ConfigError(
-                f"The training loss must stay finite; it is {loss} at step {self.position.step:,}.",
-                hint=f"Try a smaller training.learning_rate than {self.settings.learning_rate}.",
-            )
+            raise self._diverged(f"The training loss must stay finite; it is {loss}")
         self.position.seconds += seconds
         self._write({"step": self.position.step, "epoch": self.position.epoch, "loss": loss, "rows_per_second": speed})
         bar.advance(self.position.step, note=f"loss {loss:.4f} {speed:,.0f} rows/s")
@@ -203,7 +201,15 @@ class Trainer:
 
     def _measure(self) -> dict[str, Any]:
         self.model.fill_untrained_rows(self.counts)
-        return evaluate_split(self.model, self.measured(self.dataset.valid), label_kind=self.label_kind)
+        rows = self.measured(self.dataset.valid)
+        logits = score_split(self.model, rows)
+        if not np.isfinite(logits).all():
+            raise self._diverged("A model's answers must stay finite; on the validation rows they are not")
+        return measure_split(logits, rows, label_kind=self.label_kind)
+
+    def _diverged(self, problem: str) -> ConfigError:
+        hint = f"Try a smaller training.learning_rate than {self.settings.learning_rate}."
+        return ConfigError(f"{problem} at step {self.position.step:,}.", hint=hint)
 
     def _write(self, line: dict[str, Any]) -> None:
         with self.journal.open("a", encoding="utf-8") as file:
