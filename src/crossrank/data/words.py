@@ -10,6 +10,7 @@ So two texts of a column are equal where their words are, and most texts are loo
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -29,20 +30,33 @@ NO_TEXT = np.uint64(0xFF << 56)  # the word of no text at all: it starts with a 
 MISSING_CODE, UNKNOWN_CODE = 0, 1
 FIRST_CODE = 2
 SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: neighbours go far apart
+SLOTS_FOR_A_WORD = 8  # at least; fewer cost longer searches, each step of which is a dozen calls of numpy
 PAD = b" " * WORD_BYTES  # before texts, so that a word can be read up to every place in them
+_memory = threading.local()
 
 
 def words_in(padded: bytes, stops: Places, sizes: Places) -> Words:
     """The words of texts of up to eight bytes, given where behind the pad each stops, and its size."""
     up_to_each_place = np.ndarray(len(padded) - WORD_BYTES + 1, "<u8", padded, strides=(1,))  # overlapping
-    # To take out of an array that overlaps, numpy makes it a plain one first; it is worth it where texts are short.
-    short = 16 * len(stops) > len(padded)
-    found = up_to_each_place.take(stops, mode="clip") if short else up_to_each_place[stops]
+    short = 16 * len(stops) > len(padded)  # then it is worth it to have every word at its own place first
+    found = _plain(up_to_each_place).take(stops, mode="clip") if short else up_to_each_place[stops]
     words: Words = found.astype(np.uint64, copy=False)
     before = (WORD_BYTES - sizes).view(np.uint64)
     before <<= np.uint64(3)  # bits of what comes before the text
     words >>= before
     return words
+
+
+def _plain(words: Words) -> Words:
+    """Words that overlap, side by side, where the thread's next ones will lie too.
+
+    Numpy would make this copy by itself, in memory that is asked for and given back each time.
+    """
+    if len(getattr(_memory, "words", ())) < len(words):
+        _memory.words = np.empty(len(words), words.dtype)
+    plain: Words = _memory.words[: len(words)]
+    plain[:] = words
+    return plain
 
 
 def letters_of(texts: pl.Series) -> bytes:
@@ -71,7 +85,7 @@ class WordCodes:
     A table with open addressing: a word's code stands in the slot its hash points at, or in one of the next. A slot
     holds a code alone, the word is found by the code.
 
-    Cost: 8 bytes for each word and 4 for each slot, of which 1/6 to 1/3 are in use.
+    Cost: 8 bytes for each word and 4 for each slot, of which 1/16 to 1/8 are in use.
     """
 
     def __init__(self) -> None:
@@ -122,8 +136,8 @@ class WordCodes:
             codes[rows] = found
             on = np.flatnonzero(self._words[found] != words)  # another word's slot
             rows, words, slots = rows[on], words[on], (slots[on] + 1) & self._last_slot
-            if 3 * self.size > len(self._slots):
-                self._make_slots((3 * self.size).bit_length())
+            if SLOTS_FOR_A_WORD * self.size > len(self._slots):
+                self._make_slots((SLOTS_FOR_A_WORD * self.size).bit_length())
                 slots = self._home(words)
         return codes
 
