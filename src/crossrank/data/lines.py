@@ -26,7 +26,7 @@ class LineBuffer:
         self.line = 1  # the number of the first line not yet taken
         self.taken = 0  # bytes
         self._data = np.empty(2 * READ_BYTES, np.uint8)
-        self._start, self._stop, self._ended = 0, 0, False  # of what is held in the data; whether there is more to read
+        self._start, self._stop, self._ended = 0, 0, False  # of what is held in the data; whether the file has ended
         self._ends: Places = np.empty(0, np.int64)  # where in the data the line feeds are
         try:
             self._file = path.open("rb")
