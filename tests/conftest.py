@@ -36,6 +36,26 @@ def run(dataset, tmp_path_factory):
     return train(dataset, into=tmp_path_factory.mktemp("runs") / "small", config=SMALL)
 
 
+@pytest.fixture
+def kill_at_step(monkeypatch):
+    """A function that lets training stop at a step, counted over all trainings, and returns the steps as they come."""
+    from crossrank.training.trainer import Trainer
+
+    def kill(number: int) -> list:
+        step, calls = Trainer._step, []
+
+        def killed(self, batch):
+            calls.append(batch)
+            if len(calls) == number:
+                raise KeyboardInterrupt
+            return step(self, batch)
+
+        monkeypatch.setattr(Trainer, "_step", killed)
+        return calls
+
+    return kill
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder with MovieLens-1M and the samples of Criteo and Avazu."""

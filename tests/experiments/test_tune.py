@@ -19,7 +19,6 @@ from crossrank.experiments import trials, tune
 from crossrank.experiments.space import Space
 from crossrank.schema import Schema
 from crossrank.training import trainer
-from crossrank.training.trainer import Trainer
 
 pytest.importorskip("optuna")
 pytest.importorskip("matplotlib")
@@ -114,16 +113,8 @@ def test_a_search_killed_while_it_clears_up_continues(finished, dataset, tmp_pat
 
 
 @pytest.mark.parametrize("killed_at", [3, 50, 130])
-def test_a_killed_search_continues_to_the_same_leaderboard(finished, dataset, tmp_path, monkeypatch, killed_at):
-    step, calls = Trainer._step, []
-
-    def killed(self, batch):
-        calls.append(batch)
-        if len(calls) == killed_at:
-            raise KeyboardInterrupt
-        return step(self, batch)
-
-    monkeypatch.setattr(Trainer, "_step", killed)
+def test_a_killed_search_continues_to_the_same_leaderboard(finished, dataset, tmp_path, kill_at_step, killed_at):
+    calls = kill_at_step(killed_at)
     with pytest.raises(KeyboardInterrupt):
         tune.tune(dataset, tmp_path / "search", **ASKED)
     assert not (tmp_path / "search" / "result.json").exists()
@@ -220,17 +211,9 @@ def test_the_first_of_a_family_is_drawn_as_without_families(families, plain_data
 
 @pytest.mark.parametrize("killed_at", [20, 170])
 def test_a_killed_search_of_families_continues_to_the_same_leaderboard(
-    families, plain_dataset, tmp_path, monkeypatch, killed_at
+    families, plain_dataset, tmp_path, kill_at_step, killed_at
 ):
-    step, calls = Trainer._step, []
-
-    def killed(self, batch):
-        calls.append(batch)
-        if len(calls) == killed_at:
-            raise KeyboardInterrupt
-        return step(self, batch)
-
-    monkeypatch.setattr(Trainer, "_step", killed)
+    kill_at_step(killed_at)
     with pytest.raises(KeyboardInterrupt):
         tune.tune(plain_dataset, tmp_path / "search", **FAMILIES)
     # In the midst of a family

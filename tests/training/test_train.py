@@ -44,22 +44,9 @@ def test_training_does_not_touch_the_callers_random_numbers(dataset, tmp_path) -
     assert torch.equal(torch.rand(3), expected)
 
 
-def kill_at_step(monkeypatch, number: int) -> None:
-    """Let training stop at this step, counted over all trainings."""
-    step, calls = Trainer._step, []
-
-    def killed(self, batch):
-        calls.append(batch)
-        if len(calls) == number:
-            raise KeyboardInterrupt
-        return step(self, batch)
-
-    monkeypatch.setattr(Trainer, "_step", killed)
-
-
-def test_a_killed_training_resumes_to_the_same_weights(dataset, tmp_path, monkeypatch) -> None:
+def test_a_killed_training_resumes_to_the_same_weights(dataset, tmp_path, monkeypatch, kill_at_step) -> None:
     whole = train(dataset, into=tmp_path / "whole", config=SMALL)
-    kill_at_step(monkeypatch, 9)
+    kill_at_step(9)
     with pytest.raises(KeyboardInterrupt):
         train(dataset, into=tmp_path / "cut", config=SMALL)
     monkeypatch.undo()
@@ -158,10 +145,10 @@ def test_several_seeds_report_mean_and_deviation(dataset, tmp_path) -> None:
     assert json.loads((tmp_path / "runs" / "seeds.json").read_text()) == summary
 
 
-def test_several_seeds_go_on_where_they_were_interrupted(dataset, tmp_path, monkeypatch) -> None:
+def test_several_seeds_go_on_where_they_were_interrupted(dataset, tmp_path, monkeypatch, kill_at_step) -> None:
     whole = train_seeds(dataset, into=tmp_path / "whole", seeds=2, config=SMALL)
     steps = Run.open(tmp_path / "whole" / "seed-0").report["training"]["steps"]
-    kill_at_step(monkeypatch, steps + 9)
+    kill_at_step(steps + 9)
     with pytest.raises(KeyboardInterrupt):
         train_seeds(dataset, into=tmp_path / "cut", seeds=2, config=SMALL)
     monkeypatch.undo()
