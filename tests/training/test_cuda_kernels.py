@@ -10,9 +10,11 @@ import os
 import pytest
 import torch
 
+from crossrank.training import TrainingSettings
 from crossrank.training.cuda import kernels, plain
 from crossrank.training.cuda.plain import Columns, Gradient, Rows, Segments, Taken
 from crossrank.training.lazy import LazyTable
+from crossrank.training.rule import UpdateRule
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -37,6 +39,11 @@ def both(name: str, *arguments, **options):
 def close(got: torch.Tensor, expected: torch.Tensor) -> None:
     tolerance = 1e-2 if expected.dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance * max(1.0, float(expected.abs().max())))
+
+
+def rule(decay: float, rates: list[float], **options) -> UpdateRule:
+    settings = TrainingSettings(learning_rate=rates[0], average_decay=decay, **options)
+    return UpdateRule(settings, total_steps=20, learning_rates=rates)
 
 
 def correction(step: int) -> float:
@@ -73,19 +80,19 @@ def test_x0_is_gathered_with_its_column_of_ones(dtype, several, rows, padded) ->
     columns = Columns(*torch.tensor(places).T.contiguous().to(DEVICE))
     ids = torch.stack([integers(i, size, rows) for i, size in enumerate(sizes)], dim=1)
     step = torch.tensor(40, device=DEVICE)
-    rates = numbers(4, 22).abs() / 50 if several else torch.full((22,), 0.01)
-    rate = rates if several else 0.01
-    table = Rows(numbers(1, 88), numbers(2, 88 * 3).abs(), integers(3, 41, 22).long(), step, rate, 0.9999)
+    rates = [0.003, 0.05] if several else [0.01]
+    made = rule(0.9999, rates, table_decay=0.01 if several else 0.0)
+    table = Rows(numbers(1, 88), numbers(2, 88 * 3).abs(), integers(3, 41, 22).long(), step, made)
     got, expected = both("embed", ids, numbers(0, rows, 2), table, columns, padded, dtype)
     close(got, expected)
     # Number 2 of the second feature's vector, by hand: it stands in column 3 + 2, and its table begins at 21.
     row = 7 + int(ids[0, 1])
     weight = 21 + int(ids[0, 1]) * 5
     mean, square = table.state[3 * weight + 2], table.state[3 * weight + 5 + 2]
-    moved = sum(
-        0.9**k / 0.999 ** (k / 2) * correction(int(table.last[row]) + k) for k in range(1, 41 - int(table.last[row]))
-    )
-    by_hand = table.weight[weight + 2] - float(rates[row]) * mean / square.sqrt() * moved
+    by_hand, rate, idle_steps = table.weight[weight + 2], rates[row // (22 // len(rates))], 40 - int(table.last[row])
+    for k in range(1, idle_steps + 1):
+        by_hand = by_hand * (1 - made.curves.shrink)
+        by_hand = by_hand - rate * 0.9**k * mean / (0.999**k * square).sqrt() * correction(int(table.last[row]) + k)
     close(got[0, 5], by_hand.to(dtype))
     assert (got[:, 13] == 1).all()
     assert not got[:, 14:].any()
@@ -150,6 +157,8 @@ def segments_of(seed: int, rows: int, features: int, num_rows: int) -> Segments:
     ("rows", "features", "width", "num_rows"), [(1, 1, 1, 5), (40, 3, 5, 11), (700, 2, 39, 50), (12000, 1, 4, 9)]
 )
 def test_the_gradients_of_equal_rows_are_summed(dtype, rows, features, width, num_rows) -> None:
+    if INTERPRETED and dtype == torch.bfloat16:
+        pytest.skip("Triton's interpreter multiplies the bits of bfloat16 matrices")
     segments = segments_of(0, rows, features, num_rows)
     first = torch.arange(features, device=DEVICE) * width + 2
     gradient = Gradient(numbers(1, rows, features * width + 7, dtype=dtype), first, width)
@@ -163,35 +172,46 @@ def test_the_gradients_of_equal_rows_are_summed(dtype, rows, features, width, nu
 @pytest.mark.parametrize("width", [1, 5, 39])
 @pytest.mark.parametrize("several", [False, True])
 def test_rows_are_read_as_they_are_by_now(width, several) -> None:
-    rate = numbers(4, 50).abs() / 50 if several else 0.01
-    table = LazyTable(numbers(0, 50, width), learning_rate=rate, decay=0.9999)
+    table = LazyTable(numbers(0, 50, width), rule(0.9999, [0.003, 0.05] if several else [0.01]))
     table.state.copy_(numbers(1, *table.state.shape).abs())
     table.last.copy_(integers(2, 90, 50))
     close(*both("read_rows", table, integers(3, 50, 300), torch.tensor(90, device=DEVICE)))
 
 
 @needs_kernels
+@pytest.mark.parametrize("size", [1e-4, 1e-6, 3e-8, 1e-10])
+def test_rows_with_a_small_gradient_are_read_as_they_are_by_now(size) -> None:
+    """In units of the learning rate: where ε counts, the drift itself is at most a few of them."""
+    table = LazyTable(torch.zeros(50, 5, device=DEVICE), rule(0.9999, [1.0]))
+    gradients = size * numbers(1, 50, 5)
+    table.state[:, :5], table.state[:, 5:10] = 0.1 * gradients, 0.001 * gradients**2
+    table.last.copy_(300 + integers(2, 90, 50))
+    got, expected = both("read_rows", table, torch.arange(50, device=DEVICE), torch.tensor(420, device=DEVICE))
+    torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
+
+
+@needs_kernels
 @pytest.mark.parametrize("decay", [0.0, 0.6, 0.9999])
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 @pytest.mark.parametrize("several", [False, True])
-def test_the_updates_of_dense_weights_and_rows(decay, clip, several) -> None:
-    rates = torch.tensor([0.003, 0.05], device=DEVICE) if several else None
-    shared_rate, of_rows = (0.01, 0.01) if rates is None else (1.0, rates.repeat_interleave(45))
+@pytest.mark.parametrize("options", [{}, {"schedule": "cosine", "warmup_steps": 3}, {"table_decay": 0.001}])
+def test_the_updates_of_dense_weights_and_rows(decay, clip, several, options) -> None:
+    made = rule(decay, [0.003, 0.05] if several else [0.01, 0.01], **options)
     ends = []
     for module in (kernels, plain):
         dense = [numbers(seed, 2, 1500) for seed in range(3)]
         mean, square = torch.zeros_like(dense[0]), torch.zeros_like(dense[0])
         average = dense[1].clone() if decay else None
         copy = torch.empty_like(dense[0], dtype=torch.bfloat16)
-        table = LazyTable(numbers(4, 90, 5), learning_rate=of_rows, decay=decay)
+        table = LazyTable(numbers(4, 90, 5), made)
         step = torch.zeros((), dtype=torch.int64, device=DEVICE)
         for t in range(12):
             segments = segments_of(t, 30, 2, 90)
             matrix = numbers(100 + t, 30, 10)
             total, squares = module.sum_segments(segments, Gradient(matrix, torch.tensor([0, 5], device=DEVICE), 5))
             lengths = [module.squares(dense[2]), squares.sum().expand(2).contiguous()]
-            shared = module.begin_update(step, *lengths, learning_rate=shared_rate, decay=decay, clip_norm=clip)
-            module.adam(dense[1], mean, square, average, copy, dense[2], shared, rates)
+            shared = module.begin_update(step, *lengths, made, clip_norm=clip)
+            module.adam(dense[1], mean, square, average, copy, dense[2], shared, made)
             module.adam_rows(table, segments, total, shared)
         ends.append(
             [

@@ -13,9 +13,17 @@ from torch import nn
 
 from crossrank.nn import Bag, FeatureEmbedding, Features
 from crossrank.training import TrainingSettings
-from crossrank.training.idle import curves, idle
+from crossrank.training.idle import idle
 from crossrank.training.lazy import LazyTable
 from crossrank.training.optimizer import Optimizer
+from crossrank.training.rule import UpdateRule
+
+
+def rule(
+    decay: float = 0.9999, *, learning_rate: float = 0.1, learning_rates=(), total_steps=0, **options
+) -> UpdateRule:
+    settings = TrainingSettings(learning_rate=learning_rate, average_decay=decay, **options)
+    return UpdateRule(settings, total_steps=total_steps, learning_rates=learning_rates)
 
 
 @given(
@@ -27,51 +35,134 @@ from crossrank.training.optimizer import Optimizer
 def test_what_is_left_of_an_average_is_the_product_of_its_decays(start, length, decay) -> None:
     stop = start + length
     expected = math.prod(min(decay, (1 + k) / (10 + k)) for k in range(start + 1, stop + 1))
-    kept = idle(torch.tensor([start]), torch.tensor(stop), decay=decay, dtype=torch.float64).kept.item()
-    assert kept == pytest.approx(expected, rel=1e-9, abs=1e-15)
+    left = idle(torch.tensor([start]), torch.tensor(stop), rule(decay).curves, dtype=torch.float64).left.item()
+    assert left == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
 def test_a_row_of_the_present_step_stays_as_it_is() -> None:
     for step in (0, 7, 200_000):
-        factors = idle(torch.tensor([step]), torch.tensor(step), decay=0.9999, dtype=torch.float64)
-        assert [factor.item() for factor in factors[:5]] == [1, 1, 0, 1, 0]
+        factors = idle(torch.tensor([step]), torch.tensor(step), rule().curves, dtype=torch.float64)
+        for factor, expected in zip(factors, (1, 1, 1, 1, 0, 0, None, 0, None), strict=True):
+            assert expected is None or factor.item() == expected
 
 
-def adam_without_gradient(w, m, v, average, *, start, stop, decay, lr=0.1, epsilon=0.0):
+def without_gradient(w, m, v, average, *, start, stop, decay, lr, factor=lambda k: 1.0, table_decay=0.0):
     """Step by step, from the formulas."""
     for t in range(start + 1, stop + 1):
-        m, v = 0.9 * m, 0.999 * v
-        w = w - lr * m / (1 - 0.9**t) / (math.sqrt(v / (1 - 0.999**t)) + epsilon)
+        m, v, rate = 0.9 * m, 0.999 * v, lr * factor(t)
+        w = (1 - rate * table_decay) * w - rate * m / (1 - 0.9**t) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
         d = min(decay, (1 + t) / (10 + t))
         average = d * average + (1 - d) * w
     return w, m, v, average
 
 
-@given(st.integers(1, 200_000), st.integers(0, 400), st.sampled_from([0.0, 0.3, 0.6, 0.9, 0.93, 0.9999]))
-@settings(deadline=None, max_examples=80)
-def test_a_row_without_gradient_is_where_stepping_takes_it(start, length, decay) -> None:
-    w, m, v, average = 0.5, -0.3, 0.02, 0.7
-    stop = start + length
-    factors = idle(torch.tensor([start]), torch.tensor(stop), decay=decay, dtype=torch.float64)
-    direction = 0.1 * m / math.sqrt(v)
-    kept, moved, carried = factors.kept.item(), factors.weight.item(), factors.average.item()
-    got = [w - direction * moved, factors.mean.item() * m, factors.square.item() * v]
-    got.append(kept * average + (1 - kept) * w - direction * carried)
-    expected = adam_without_gradient(w, m, v, average, start=start, stop=stop, decay=decay)
-    np.testing.assert_allclose(got[: 4 if decay else 3], expected[: 4 if decay else 3], rtol=0, atol=1e-8)
+def cosine(step: int, total: int = 3000) -> float:
+    return (1 + math.cos(math.pi * min(step - 1, total - 1) / total)) / 2
+
+
+@given(
+    st.integers(1, 400) | st.sampled_from([255, 256, 2_900, 70_000, 199_000]),
+    st.integers(0, 400) | st.just(1000),
+    st.sampled_from([0.0, 0.3, 0.6, 0.9, 0.901, 0.93, 0.9999]),
+    st.floats(-12, 0),
+    st.sampled_from(["constant", "cosine", "table_decay"]),
+)
+@settings(deadline=None, max_examples=100)
+def test_a_row_without_gradient_is_where_stepping_takes_it(start, length, decay, size, what) -> None:
+    """For a gradient of any size, in units of the learning rate."""
+    gradient, lr = -(10.0**size), 1e-3
+    old, stop = (0.5, 0.1 * gradient, 0.001 * gradient**2, 0.7), start + length
+    options = {"schedule": "cosine"} if what == "cosine" else {}
+    shrinking = 0.04 if what == "table_decay" else 0.0
+    made = rule(decay, learning_rate=lr, table_decay=shrinking, total_steps=3000, **options)
+    w, m, v, average = (torch.tensor([[value]], dtype=torch.float64) for value in old)
+    made.age(w, m, v, average if decay else None, since=torch.tensor([start]), now=stop, rate=lr)
+    factor = cosine if what == "cosine" else lambda k: 1.0
+    expected = without_gradient(*old, start=start, stop=stop, decay=decay, lr=lr, factor=factor, table_decay=shrinking)
+    np.testing.assert_allclose([m.item(), v.item()], expected[1:3], rtol=1e-9)
+    assert abs(w.item() - expected[0]) < 2e-6 * lr
+    assert not decay or abs(average.item() - expected[3]) < 1e-5 * lr
+
+
+def test_one_small_gradient_drifts_as_far_as_under_adam() -> None:
+    """Where ε is as large as the root of v, and the corrections change the most."""
+    for gradient in (1e-6, 1e-7, 1e-8, 1e-9):
+        weight = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
+        adam = torch.optim.Adam([weight], lr=1e-3)
+        table = LazyTable(torch.zeros(1, 1, dtype=torch.float64), rule(0.0, learning_rate=1e-3))
+        touched = table.read(torch.tensor([0]), 0)
+        touched.weight.grad = torch.full((1, 1), gradient, dtype=torch.float64)
+        table.update(touched, step=1)
+        for step in range(1001):
+            weight.grad = torch.full((1, 1), gradient if step == 0 else 0.0, dtype=torch.float64)
+            adam.step()
+        table.catch_up(1001)
+        assert table.weight.item() == pytest.approx(weight.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-2, 1e-4, 1e-6, 1e-8])
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_lazy_rows_equal_torchs_adam_and_scheduler(schedule, size) -> None:
+    """600 steps of gradients of one order of size, most rows idle at most steps."""
+    draw, steps, warmup = np.random.default_rng(3), 600, 20
+    start = 0.05 * draw.normal(size=(8, 3))
+    weight = torch.tensor(start, requires_grad=True)
+    adam = torch.optim.Adam([weight], lr=1e-3)
+
+    def factor(i: int) -> float:
+        passed = (i - warmup) / (steps - warmup)
+        after = {"constant": 1.0, "linear": 1 - passed, "cosine": (1 + math.cos(math.pi * passed)) / 2}[schedule]
+        return (i + 1) / warmup if i < warmup else after
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(adam, factor)
+    made = rule(0.0, learning_rate=1e-3, schedule=schedule, warmup_steps=warmup, total_steps=steps)
+    table = LazyTable(torch.tensor(start), made)
+    for step in range(1, steps + 1):
+        rows = np.unique(draw.integers(0, 8, size=draw.integers(0, 3)) ** 2 // 8)
+        gradient = np.zeros((8, 3))
+        gradient[rows] = size * draw.normal(size=(len(rows), 3))
+        weight.grad = torch.tensor(gradient)
+        adam.step()
+        scheduler.step()
+        touched = table.read(torch.from_numpy(rows), step - 1)
+        touched.weight.grad = torch.from_numpy(gradient[rows])
+        table.update(touched, step=step)
+    table.catch_up(steps)
+    np.testing.assert_allclose(table.weight, weight.detach(), rtol=0, atol=1e-8)
+
+
+def test_a_drop_starts_a_new_stretch() -> None:
+    draw, made = np.random.default_rng(4), rule(0.9, learning_rate=1e-3, table_decay=0.1)
+    table = LazyTable(torch.zeros(4, 2, dtype=torch.float64) + 0.1, made)
+    weight = torch.zeros(4, 2, dtype=torch.float64) + 0.1
+    adam = torch.optim.AdamW([weight.requires_grad_()], lr=1e-3, weight_decay=0.1)
+    for step in range(1, 121):
+        rows, gradient = draw.permutation(4)[: step % 2], np.zeros((4, 2))
+        gradient[rows] = draw.normal(size=(len(rows), 2))
+        weight.grad = torch.tensor(gradient)
+        adam.step()
+        touched = table.read(torch.from_numpy(rows), step - 1)
+        touched.weight.grad = torch.from_numpy(gradient[rows])
+        table.update(touched, step=step)
+        if step == 60:
+            table.catch_up(step)
+            made.drop(0.1)
+            adam.param_groups[0]["lr"] = 1e-4
+    table.catch_up(120)
+    np.testing.assert_allclose(table.weight, weight.detach(), rtol=0, atol=1e-10)
 
 
 def test_the_curves_end_where_they_are_constant() -> None:
     for decay in (0.9, 0.9999):
-        for curve in curves(decay):
-            assert torch.isfinite(curve).all()
-            assert abs(curve[-1] - curve[-2]) < 1e-6
+        table = rule(decay).curves.table
+        assert np.isfinite(table).all()
+        np.testing.assert_allclose(table[-1, :8], table[-2, :8], rtol=1e-6)
 
 
 @given(st.lists(st.integers(0, 6), min_size=0, max_size=30))
 @settings(deadline=None, max_examples=40)
 def test_each_row_is_found_among_the_distinct_ones(rows) -> None:
-    table = LazyTable(torch.zeros(7, 2), learning_rate=0.1, decay=0.0)
+    table = LazyTable(torch.zeros(7, 2), rule(0.0))
     distinct, places = table.distinct(torch.tensor(rows, dtype=torch.int64))
     assert sorted(distinct.tolist()) == sorted(set(rows))
     assert distinct[places].tolist() == rows
@@ -157,7 +248,7 @@ def test_lazy_training_equals_adam_of_every_row_at_every_step(decay) -> None:
 
 
 def test_a_step_that_reads_a_single_row_keeps_its_moments() -> None:
-    table = LazyTable(torch.zeros(3, 2), learning_rate=0.1, decay=0.9)
+    table = LazyTable(torch.zeros(3, 2), rule(0.9))
     touched = table.read(torch.tensor([1]), 0)
     touched.weight.grad = torch.tensor([[2.0, -4.0]])
     table.update(touched, step=1)
@@ -165,11 +256,11 @@ def test_a_step_that_reads_a_single_row_keeps_its_moments() -> None:
 
 
 @pytest.mark.parametrize("decay", [0.9999, 0.6])
-def test_each_row_may_have_its_own_learning_rate(decay) -> None:
+def test_each_model_of_a_joint_table_may_have_its_own_learning_rate(decay) -> None:
     """Against Adam of every row at every step; most steps leave most rows alone, for dozens of steps."""
     draw, rates = np.random.default_rng(2), np.array([1e-3, 1e-3, 0.05, 0.05, 0.4, 0.4])
     start = draw.normal(size=(6, 3))
-    table = LazyTable(torch.from_numpy(start.copy()), learning_rate=torch.from_numpy(rates), decay=decay)
+    table = LazyTable(torch.from_numpy(start.copy()), rule(decay, learning_rates=[1e-3, 0.05, 0.4]))
     weight, average, mean, square = start.copy(), start.copy(), np.zeros((6, 3)), np.zeros((6, 3))
     for t in range(1, 81):
         rows, gradient = draw.permutation(6)[: t % 2], np.zeros((6, 3))

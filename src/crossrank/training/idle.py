@@ -1,83 +1,157 @@
 """What Adam and the average do to a weight while its gradient is zero, in closed form.
 
 The textbook's Adam moves every weight at every step, also one whose gradient is zero: along its old momentum, which
-fades. Let w, m, v, w̄ be as they were after step s, and the gradient zero at the steps s + 1 … t. With n = t - s::
+fades. Let w, m, v, w̄ be as they were after step s, and the gradient zero at the steps s + 1 … t. With n = t - s and
+R = sqrt(v)::
 
     m_t = β1ⁿ m                v_t = β2ⁿ v
-    w_t = w - η q C            C = D(s) - rⁿ D(t)                              r = β1 / sqrt(β2)
-    w̄_t = P w̄ + (1 - P) w - η q E        E = (1 - P) D(s) - P T(s) + rⁿ T(t)   P = Π_{k=s+1}^{t} d_k
+    w_t = Q w - η m C          C = Q D(s, R) - rⁿ D(t, R_t)                      r = β1 / sqrt(β2)
+    w̄_t = P w̄ + B w - η m E    E = h(t) C - P T(s, R) + rⁿ T(t, R_t)             B = Q h(t) - P h(s)
 
-where q = m / (sqrt(v) + ε sqrt(1 - β2ˢ)) is the direction, P what is left of the old average, and D and T do not depend
-on the weight::
+where P = Π d_k is what is left of the old average and Q = Π κ_k of the old weight, κ_k = 1 - η a_k ρ, both over the
+steps s + 1 … t; a_k is the schedule's factor at step k and ρ the decay of rows. D and T are sums over all later steps::
 
-    D(s) = Σ_{k>s} r^{k-s} c_k           c_k = sqrt(1 - β2ᵏ) / (1 - β1ᵏ), Adam's two corrections
-    T(s) = (r / d_{s+1}) ((1 - d_{s+1}) D(s+1) + T(s+1))
+    D(s, R) = Σ_{k>s} r^{k-s} a_k c_k / Π_{s<i≤k} κ_i / (R + ε e_k)              c_k = sqrt(1 - β2ᵏ) / (1 - β1ᵏ)
+    T(s, R) = Σ_{k>s} r^{k-s} a_k c_k h(k-1) / κ_k / Π_{s<i<k} d_i / (R + ε e_k)    e_k = sqrt(1 - β2ᵏ) β2^{-(k-s)/2}
+    h(k) = (d_k / κ_k) h(k-1) + 1 - d_k                                          without ρ: κ = h = 1
 
-So a row of a table may be left alone until it is next read, and is then what it would have been. The one approximation
-is that ε, which keeps Adam from dividing by zero, fades with sqrt(v); for ε = 0 it is exact.
+Were it not for ε, R would be a factor and D and T curves over s. With it they depend on how R compares with ε, but
+little, since e_k hardly changes over the steps that count. So each sum is made exact in its first moments over e:
+
+- where R ≥ 100 ε, by one term, at the mean of e over the stretch itself;
+- below, by two terms that have the first four moments (a Gauss rule);
+- below and in the first 256 steps, where e_k grows quickly, step by step.
+
+``tests/training/test_lazy.py`` holds the result against torch's Adam, for gradients from 1 to 1e-12.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's own
 FADING = BETAS[0] / math.sqrt(BETAS[1])  # r
-LONG = 2**16  # steps after which the curves are flat
+LONG = 2**16  # steps after which Adam's corrections are 1
+EARLY = 256  # steps in which they change quickly
+SMALL = 100 * EPSILON  # a root of v below which ε has to be looked at closely
+MOMENTS = 4
+
+Curve = NDArray[np.float64]
 
 
-def decay_at(step: int, decay: float) -> float:
+def decay_at(step: Any, decay: float) -> Any:
     """d_t: how much of the average stays at step t."""
-    return min(decay, (1 + step) / (10 + step))
+    return np.minimum(decay, (1 + step) / (10 + step))
 
 
-def last_warm_step(decay: float) -> int:
-    """The last k with (1 + k) / (10 + k) < decay."""
-    change = max(int((10 * decay - 1) / (1 - decay)) - 2, 0)
-    while (2 + change) / (11 + change) < decay:
-        change += 1
-    return change
+class Curves:
+    """The curves for the steps 0, 1, …; from the last one on D, T and h are constant.
+
+    Args:
+        decay: of the moving average; 0 for none, and T is of no use then.
+        factors: a_k of the steps 1, 2, …; behind the last one it stays. Left out, 1.
+        shrink: η ρ.
+    """
+
+    def __init__(self, decay: float, factors: Curve | None = None, shrink: float = 0.0) -> None:
+        self.decay, self.shrink = decay, shrink
+        scheduled = np.ones(0) if factors is None else factors
+        settled = (40 if shrink else 10) / (1 - decay)  # d is at its end by then; h comes nearer to its own more slowly
+        steps = np.arange(max(LONG, len(scheduled), settled) + 2)
+        self.factors = np.ones(len(steps))
+        self.factors[1 : len(scheduled) + 1] = scheduled
+        self.factors[len(scheduled) + 1 :] = scheduled[-1] if len(scheduled) else 1.0
+        beta1, beta2 = BETAS
+        root = np.sqrt(1 - beta2 ** np.maximum(steps, 1))
+        pace = self.factors * root / (1 - beta1 ** np.maximum(steps, 1))  # a_k c_k
+        stays, kept = decay_at(steps, decay), 1 - shrink * self.factors
+        self.held = _held(stays, kept) if shrink and decay else np.ones(len(steps))
+        before = np.append(1.0, self.held[:-1])
+        reach, lag = [], []
+        for moment in range(MOMENTS):
+            terms, growth = pace * root**moment, FADING * beta2 ** (-moment / 2)  # of a term from step to step
+            reach.append(_sums(terms, growth / kept))
+            lag.append(_sums(terms * before * stays / kept, growth / stays) if decay else 0 * terms)
+        logs = [np.cumsum(np.log(np.append(1.0, part[1:]))) for part in (stays if decay else 1 + 0 * kept, kept)]
+        self.table = np.stack([*reach, *lag, *logs, self.held], axis=1)
+        self._placed: dict[torch.device, Tensor] = {}
+
+    def on(self, device: torch.device) -> Tensor:
+        """Moments of D and of T, Σ log d, Σ log κ and h at each step, in float64: (steps, 11)."""
+        if device not in self._placed:
+            self._placed[device] = torch.from_numpy(self.table).to(device)
+        return self._placed[device]
+
+    def nodes(self, device: torch.device) -> Tensor:
+        """D at each step as two terms: how large they are and at which e they stand, in float32: (steps, 4)."""
+        return torch.stack(gauss(torch.from_numpy(self.table[:, :MOMENTS].T)), dim=1).float().to(device)
+
+    def at(self, steps: Tensor) -> Tensor:
+        """The same at some steps: (N,) -> (11, N)."""
+        table = self.on(steps.device)
+        known = steps.clamp(max=len(table) - 1)
+        columns = table.index_select(0, known).T
+        logs = [[math.log(self.decay or 1.0)], [math.log(1 - self.shrink * self.factors[-1])]]
+        columns[8:10] += (steps - known).double() * columns.new_tensor(logs)  # a step more is a factor more
+        return columns
 
 
-class Curves(NamedTuple):
-    """D, T and sqrt(1 - β2ˢ) at the steps 0, 1, …; from the last one on they are constant. Shape: each (steps,)."""
+def _sums(terms: Curve, growth: Curve) -> Curve:
+    """X with X(s) = growth(s + 1) (terms(s + 1) + X(s + 1)), constant behind the end; 0 is no step: (steps,).
 
-    reach: Tensor
-    lag: Tensor
-    root: Tensor
-
-
-@functools.lru_cache
-def curves(decay: float, device: torch.device | str = "cpu") -> Curves:
-    """The curves for a decay of the average; 0 for none, and T is of no use then."""
-    steps = np.arange(max(LONG, last_warm_step(decay)) + 2, dtype=np.float64)
-    beta1, beta2 = BETAS
-    roots = np.sqrt(1 - beta2 ** np.maximum(steps, 1))
-    corrections = roots / (1 - beta1 ** np.maximum(steps, 1))
-    reach = np.full_like(steps, FADING / (1 - FADING))
-    for s in range(len(steps) - 2, -1, -1):
-        reach[s] = FADING * (corrections[s + 1] + reach[s + 1])
-    lag = _lag(reach, np.minimum(decay, (1 + steps) / (10 + steps))) if decay else np.zeros_like(steps)
-    return Curves(*(torch.from_numpy(curve).to(device) for curve in (reach, lag, roots)))
+    Where growth ends below 1 this is a sum over all later steps. Elsewhere it is the one over all earlier steps: any
+    solution will do, and in that direction errors fade.
+    """
+    last = growth[-1]
+    if last < 1:
+        end = last * terms[-1] / (1 - last)
+        return _folded(np.append(growth[1:] * terms[1:], end), np.append(growth[1:], 0.0))
+    return _folded(np.append(-terms[:0:-1], 0.0), np.append(1 / growth[:0:-1], 0.0))[::-1]
 
 
-def _lag(reach: np.ndarray, decays: np.ndarray) -> np.ndarray:
-    """T. Every solution of its recursion will do, so it is followed in the direction in which errors fade."""
-    lag, last = np.zeros_like(reach), len(reach) - 1
-    if decays[last] > FADING:
-        lag[last] = FADING * (1 - decays[last]) * reach[last] / (decays[last] - FADING)
-        for s in range(last - 1, -1, -1):
-            lag[s] = FADING / decays[s + 1] * ((1 - decays[s + 1]) * reach[s + 1] + lag[s + 1])
-    else:
-        for s in range(1, last + 1):
-            lag[s] = decays[s] / FADING * lag[s - 1] - (1 - decays[s]) * reach[s]
-    return lag
+def _folded(terms: Curve, growth: Curve) -> Curve:
+    """X with X(s) = terms(s) + growth(s) X(s + 1), where the last growth is 0."""
+    reach = 1
+    while reach < len(terms):  # a sum over twice as many steps each time
+        terms[:-reach] += growth[:-reach] * terms[reach:]
+        growth[:-reach] *= growth[reach:].copy()
+        reach *= 2
+    return terms
+
+
+def _held(stays: Curve, kept: Curve) -> Curve:
+    """h, from h(0) = 1 on; it settles where rows shrink more slowly than the average follows."""
+    return _folded(np.append(1 - stays[:0:-1], 1.0), np.append((stays / kept)[:0:-1], 0.0))[::-1]
+
+
+class Stretch(NamedTuple):
+    """Idle steps of some rows. Shape: each (rows,), the moments (1 to 4, rows)."""
+
+    length: Tensor  # n
+    kept: Tensor  # Q
+    left: Tensor  # P
+    own: Tensor  # B
+    weight: Tensor  # moments of C
+    average: Tensor  # moments of E
+
+
+def stretch(since: Tensor, now: Tensor, curves: Curves, *, moments: int) -> Stretch:
+    """The steps from one of each row's own to the present one: since (rows,), now ()."""
+    now = now.to(since.device).view(1)  # to look up by a scalar would wait for it
+    start, stop = curves.at(since), curves.at(now)  # (11, rows), (11, 1)
+    length = (now - since).double()
+    left, kept = torch.exp(stop[8:10] - start[8:10])
+    faded = torch.exp(length * _fading(since.device)[:moments])  # (moments, rows)
+    weight = kept * start[:moments] - faded * stop[:moments]
+    average = stop[10] * weight - left * start[4 : 4 + moments] + faded * stop[4 : 4 + moments]
+    return Stretch(length, kept, left, kept * stop[10] - left * start[10], weight, average)
 
 
 class Idle(NamedTuple):
@@ -85,54 +159,86 @@ class Idle(NamedTuple):
 
     mean: Tensor  # β1ⁿ
     square: Tensor  # β2ⁿ
-    weight: Tensor  # C
-    kept: Tensor  # P
-    average: Tensor  # E
-    epsilon: Tensor  # ε sqrt(1 - β2ˢ)
+    kept: Tensor  # Q
+    left: Tensor  # P
+    own: Tensor  # B
+    weight: Tensor  # C without ε
+    weight_epsilon: Tensor  # ε times the mean of e in C
+    average: Tensor  # E without ε
+    average_epsilon: Tensor
 
 
-def idle(since: Tensor, now: Tensor, *, decay: float, dtype: torch.dtype) -> Idle:
+def idle(since: Tensor, now: Tensor, curves: Curves, *, dtype: torch.dtype) -> Idle:
     """The factors of rows that were left alone since a step of their own: since (rows,), now ()."""
-    reach, lag, root, left = _curves_at(since, decay).unbind(1)  # (rows,) each
-    now = now.to(since.device).view(1)  # to look up by a scalar would wait for it
-    reach_now, lag_now, _, left_now = _curves_at(now, decay).unbind(1)  # (1,)
-    length = (now - since).double()
-    mean, square, faded = torch.exp(length[:, None] * _rates(since.device)).unbind(1)
-    kept = torch.exp(left_now - left)
-    factors = (
-        mean,
-        square,
-        reach - faded * reach_now,
-        kept,
-        (1 - kept) * reach - kept * lag + faded * lag_now,
-        EPSILON * root,
-    )
-    return Idle(*torch.stack(factors).to(dtype)[..., None])
+    length, kept, left, own, *sums = stretch(since, now, curves, moments=2)
+    means = (torch.exp(length * math.log(beta)) for beta in BETAS)
+    drifts = [part for total, by in sums for part in (total, EPSILON * _mean(total, by))]
+    return Idle(*torch.stack([*means, kept, left, own, *drifts]).to(dtype)[..., None])
 
 
-def _curves_at(steps: Tensor, decay: float) -> Tensor:
-    """D, T, sqrt(1 - β2ˢ) and Σ_{k≤s} log d_k at some steps: (N,) -> (N, 4)."""
-    table = _table(decay, steps.device)
-    known = steps.clamp(max=len(table) - 1)
-    rows = table.index_select(0, known)
-    rows[:, 3] += (steps - known).double() * math.log(decay or 1.0)  # a step more is a factor of d more
-    return rows
+def _mean(total: Tensor, by: Tensor) -> Tensor:
+    """Of e; it lies between 0 and what rounding may make of the mean of a stretch without steps."""
+    return torch.where(total == 0, 1.0, by / torch.where(total == 0, 1.0, total)).clamp(0.0, 1e3)
 
 
-@functools.lru_cache
-def _table(decay: float, device: torch.device) -> Tensor:
-    """The curves side by side, with what the average keeps of its beginning, as a logarithm: (steps, 4).
+def small(square: Tensor) -> Tensor:
+    """Which weights have a v so small that ε has to be looked at closely; where there is no v, there is no m either."""
+    return (square < SMALL**2) & (square > 0)
 
-    While d_k = (1 + k) / (10 + k), the product of the first s telescopes to Π_{j=2}^{10} j / (s + j).
+
+class Weights(NamedTuple):
+    """Some weights of any rows. Shape: each (N,)."""
+
+    weight: Tensor
+    mean: Tensor
+    square: Tensor
+    average: Tensor
+
+
+def age_closely(old: Weights, since: Tensor, now: int, curves: Curves, rate: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Weight and average after idle steps where ε counts: since (N,), in float64 -> (N,), (N,)."""
+    w, m, v, a = (part.double() for part in old)
+    (beta1, beta2), turn = BETAS, min(now, EARLY)
+    for k in range(int(since.min()) + 1, turn + 1):
+        moves, factor = since < k, float(curves.factors[k])
+        m, v = torch.where(moves, beta1 * m, m), torch.where(moves, beta2 * v, v)
+        step = rate * (factor / (1 - beta1**k)) * m / (v.sqrt() / math.sqrt(1 - beta2**k) + EPSILON)
+        w = torch.where(moves, (1 - curves.shrink * factor) * w - step, w)
+        a = torch.where(moves, a + (1 - float(decay_at(k, curves.decay))) * (w - a), a)
+    rest = stretch(since.clamp(min=turn), torch.tensor(now), curves, moments=MOMENTS)
+    root, pace = v.sqrt(), rate * m
+    average = rest.left * a + rest.own * w - pace * _sum_with_epsilon(rest.average, root)
+    return rest.kept * w - pace * _sum_with_epsilon(rest.weight, root), average
+
+
+def _sum_with_epsilon(moments: Tensor, root: Tensor) -> Tensor:
+    """Σ / (R + ε e) over terms of which four moments over e are known: (4, N), (N,) -> (N,)."""
+    first, second, low, high = gauss(moments)
+    return first / (root + EPSILON * low) + second / (root + EPSILON * high)
+
+
+def gauss(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two terms with these four moments, and where they stand: (4, N) -> four of (N,).
+
+    They stand at the eigenvalues of [[mean, deviation], [deviation, mean + skew]].
     """
-    known = curves(decay)
-    steps, change = torch.arange(len(known.reach), dtype=torch.float64), last_warm_step(decay)
-    warm = sum(math.log(j) - torch.log(steps.clamp(max=change) + j) for j in range(2, 11))
-    left = warm + (steps - change).clamp(min=0) * math.log(decay or 1.0)
-    return torch.stack([*known, left], dim=1).to(device)
+    total = torch.where(moments[0] == 0, 1.0, moments[0])
+    mean, second, third = moments[1:] / total
+    mean = torch.where(moments[0] == 0, 1.0, mean)
+    spread = second - mean**2
+    sound = spread > 1e-12 * mean**2  # less is rounding: all stand at one place
+    spread = torch.where(sound, spread, 1.0)
+    skew = torch.where(sound, (third - 3 * mean * second + 2 * mean**3) / spread, 0.0)
+    half = torch.sqrt(skew**2 / 4 + spread)
+    low, high = mean + skew / 2 - half, mean + skew / 2 + half
+    sound &= low > 0
+    share = torch.where(sound, (mean - low) / (high - low), 0.0)
+    low, high = (torch.where(sound, place, mean.clamp(min=0)) for place in (low, high))
+    return moments[0] * (1 - share), moments[0] * share, low, high
 
 
 @functools.lru_cache
-def _rates(device: torch.device) -> Tensor:
-    """Logarithms of β1, β2 and r: (3,)."""
-    return torch.tensor([*BETAS, FADING], dtype=torch.float64).log().to(device)
+def _fading(device: torch.device) -> Tensor:
+    """The logarithm of what is left of each moment after a step, r β2^{-j/2}: (4, 1)."""
+    powers = torch.arange(MOMENTS, dtype=torch.float64)[:, None]
+    return (math.log(FADING) - powers / 2 * math.log(BETAS[1])).to(device)

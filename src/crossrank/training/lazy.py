@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from crossrank.nn import FeatureEmbedding
-from crossrank.training.idle import BETAS, EPSILON, decay_at, idle
+from crossrank.training.rule import Rate, UpdateRule
 
 
 def num_parts(decay: float) -> int:
@@ -50,26 +50,23 @@ class LazyTable:
 
     Args:
         weight: the table; changed in place.
-        learning_rate: of the steps, all the same: a number, or one for each row (rows,).
-        decay: of the moving average; 0 for none.
+        rule: of the update.
         state, last: where the state is to lie: (rows, parts · width) and (rows,).
     """
 
     def __init__(
         self,
         weight: Tensor,
+        rule: UpdateRule,
         *,
-        learning_rate: float | Tensor,
-        decay: float,
         state: Tensor | None = None,
         last: Tensor | None = None,
     ) -> None:
-        self.weight, self.learning_rate, self.decay = weight.detach(), learning_rate, decay
-        num_rows, width = weight.shape
-        self.width = width
+        self.weight, self.rule = weight.detach(), rule
+        num_rows, self.width = weight.shape
         # m, v and the average of a row lie side by side
-        self.state = weight.new_zeros(num_rows, num_parts(decay) * width) if state is None else state
-        if decay:
+        self.state = weight.new_zeros(num_rows, num_parts(rule.decay) * self.width) if state is None else state
+        if rule.decay:
             self.average.copy_(self.weight)
         # the step a row belongs to
         self.last = torch.zeros(num_rows, dtype=torch.int64, device=weight.device) if last is None else last
@@ -93,39 +90,27 @@ class LazyTable:
         self._age(weight, state, rows, step)
         return Touched(self, rows, weight.requires_grad_(), state)
 
-    def paced(self, mean: Tensor, rows: Tensor | slice) -> tuple[Tensor, float]:
-        """Two factors of the learning rate times the mean of these rows (U, width)."""
-        if isinstance(self.learning_rate, Tensor):
-            return mean * self.learning_rate[rows][:, None], 1.0
-        return mean, self.learning_rate
-
     def _age(self, weight: Tensor, state: Tensor, rows: Tensor | slice, step: int) -> None:
         """Bring rows to this step, in place: weight (U, width), state (U, parts · width), rows (U,) their numbers."""
-        factors = idle(self.last[rows], torch.tensor(step), decay=self.decay, dtype=weight.dtype)
+        self.rule.age(weight, *self._parts(state), since=self.last[rows], now=step, rate=self._rate(rows))
+
+    def _rate(self, rows: Tensor | slice) -> Rate:
+        numbers = torch.arange(len(self.last), device=self.last.device) if isinstance(rows, slice) else rows
+        return self.rule.rate(numbers, len(self.last))
+
+    def _parts(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         mean, square, *average = torch.split(state, self.width, dim=1)
-        paced, rate = self.paced(mean, rows)
-        direction = paced / _root(square).add_(factors.epsilon)
-        for kept in average:
-            kept.lerp_(weight, 1 - factors.kept).addcmul_(direction, factors.average, value=-rate)
-        weight.addcmul_(direction, factors.weight, value=-rate)
-        mean.mul_(factors.mean)
-        square.mul_(factors.square)
+        return mean, square, average[0] if average else None
 
     @torch.no_grad()
     def update(self, touched: Touched, *, step: int) -> None:
-        """One step of Adam and of the average, from the rows' gradient."""
-        (beta1, beta2), gradient, weight = BETAS, touched.gradient, touched.weight
-        mean, square, *average = torch.split(touched.state, self.width, dim=1)
-        mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        spread = _root(square).div_((1 - beta2**step) ** 0.5).add_(EPSILON)
-        paced, rate = self.paced(mean, touched.rows)
-        weight.addcdiv_(paced, spread, value=-rate / (1 - beta1**step))
-        for kept in average:
-            kept.lerp_(weight, 1 - decay_at(step, self.decay))
-        self.weight.index_copy_(0, touched.rows, weight)
-        self.state.index_copy_(0, touched.rows, touched.state)
-        self.last.index_fill_(0, touched.rows, step)
+        """One step of the rule, from the rows' gradient."""
+        parts, gradient, rows = self._parts(touched.state), touched.gradient, touched.rows
+        shrink = self.rule.curves.shrink
+        self.rule.step(touched.weight, *parts, gradient, step=step, rate=self._rate(rows), shrink=shrink)
+        self.weight.index_copy_(0, rows, touched.weight)
+        self.state.index_copy_(0, rows, touched.state)
+        self.last.index_fill_(0, rows, step)
 
     @torch.no_grad()
     def catch_up(self, step: int) -> None:
@@ -141,11 +126,6 @@ class LazyTable:
         return self.state[:, 2 * self.width :]
 
 
-def _root(square: Tensor) -> Tensor:
-    """The root of what is a part of each row, which is copied first: its own root would be slower."""
-    return square.clone(memory_format=torch.contiguous_format).sqrt_()
-
-
 class LazyEmbedding:
     """The tables of an embedding layer, from now on trained by the rows that its forward passes read.
 
@@ -153,19 +133,18 @@ class LazyEmbedding:
 
     Args:
         embedding: the layer.
-        learning_rate, decay: see :class:`LazyTable`.
+        rule: of the update.
         now: how many steps were made.
     """
 
-    def __init__(
-        self, embedding: FeatureEmbedding, *, learning_rate: float, decay: float, now: Callable[[], int]
-    ) -> None:
-        self.state = embedding.weight.detach().new_zeros(num_parts(decay) * len(embedding.weight))
+    def __init__(self, embedding: FeatureEmbedding, rule: UpdateRule, *, now: Callable[[], int]) -> None:
+        parts = num_parts(rule.decay)
+        self.state = embedding.weight.detach().new_zeros(parts * len(embedding.weight))
         self.last = torch.zeros(embedding.num_rows, dtype=torch.int64, device=embedding.weight.device)
         sizes = [len(table) for table in embedding.tables]
-        states = torch.split(self.state, [num_parts(decay) * table.numel() for table in embedding.tables])
+        states = torch.split(self.state, [parts * table.numel() for table in embedding.tables])
         self.tables = [
-            LazyTable(table, learning_rate=learning_rate, decay=decay, state=state.view(len(table), -1), last=last)
+            LazyTable(table, rule, state=state.view(len(table), -1), last=last)
             for table, state, last in zip(embedding.tables, states, torch.split(self.last, sizes), strict=True)
         ]
         self.reads: list[list[Touched]] = [[] for _ in self.tables]

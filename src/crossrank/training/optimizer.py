@@ -1,14 +1,8 @@
-"""One training step's arithmetic: gradient, clip, Adam, moving average.
+"""A training step on a processor: gradient, clip, the update rule.
 
 ::
 
-    g   <- ∇ loss,                     g <- g min(1, clip / ||g||)
-    m   <- β1 m + (1 - β1) g           v <- β2 v + (1 - β2) g²
-    w   <- w - η m̂ / (sqrt(v̂) + ε)     (Adam, with the usual corrections of m and v)
-    w̄   <- w̄ + (1 - d_t) (w - w̄)       d_t = min(decay, (1 + t) / (10 + t))
-
-The average's decay d_t starts small, as in TensorFlow's moving average that the paper used: otherwise a run of a few
-thousand steps would be judged by its initial weights.
+    g <- ∇ loss,                       g <- g min(1, clip / ||g||),                  then :mod:`crossrank.training.rule`
 
 Embedding tables are updated in one of two ways, with the same result. ``dense`` is the textbook, every row at every
 step. ``lazy`` touches the rows of the batch alone and brings a row up to date when it is read
@@ -27,6 +21,7 @@ from crossrank.nn import FeatureEmbedding
 from crossrank.training.idle import BETAS, EPSILON, decay_at
 from crossrank.training.lazy import LazyEmbedding, LazyTable
 from crossrank.training.profile import NoClock, StepClock
+from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
 
@@ -36,19 +31,25 @@ class Optimizer:
     Args:
         model: whose parameters are trained, in place.
         settings: learning rate, clip, average, and how tables are updated.
+        rule: of the update; left out, the one of the settings.
         clock: told when each part of a step ends.
     """
 
-    def __init__(self, model: nn.Module, settings: TrainingSettings, *, clock: StepClock | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: TrainingSettings,
+        *,
+        rule: UpdateRule | None = None,
+        clock: StepClock | None = None,
+    ) -> None:
         self.settings, self.decay, self.clock = settings, settings.average_decay, clock or NoClock()
+        self.rule = rule or UpdateRule(settings)
         embeddings = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
         lazy = embeddings if settings.tables == "lazy" else []
-        self.lazy = {
-            embedding: LazyEmbedding(
-                embedding, learning_rate=settings.learning_rate, decay=self.decay, now=lambda: self.steps
-            )
-            for embedding in lazy
-        }
+        self.lazy = {embedding: LazyEmbedding(embedding, self.rule, now=lambda: self.steps) for embedding in lazy}
+        dense = [embedding for embedding in embeddings if embedding not in self.lazy]
+        self.shrinking: list[Tensor] = [embedding.weight for embedding in dense] if settings.table_decay else []
         tables = {id(embedding.weight) for embedding in lazy}
         self.dense = {name: p for name, p in model.named_parameters() if id(p) not in tables}
         self.names = {id(p): name for name, p in model.named_parameters()}
@@ -68,14 +69,19 @@ class Optimizer:
             scale = self.settings.clip_norm / (nn.utils.get_total_norm(gradients) + 1e-6)
             if not scale >= 1:  # also where it is not a number
                 torch._foreach_mul_(gradients, scale)
-        self.adam.step()
         self.steps += 1
+        rate = self.rule.rates[0] * self.rule.factor(self.steps)
+        if self.shrinking:
+            with torch.no_grad():
+                torch._foreach_mul_(self.shrinking, 1 - rate * self.settings.table_decay)
+        self.adam.param_groups[0]["lr"] = rate
+        self.adam.step()
         for part in touched:
             part.table.update(part, step=self.steps)
         self.clock.mark("update")
         if self.averages:
             weights = [parameter.detach() for parameter in self.parameters]
-            torch._foreach_lerp_(self.averages, weights, 1 - decay_at(self.steps, self.decay))
+            torch._foreach_lerp_(self.averages, weights, 1 - float(decay_at(self.steps, self.decay)))
         self.clock.mark("average")
 
     @contextlib.contextmanager

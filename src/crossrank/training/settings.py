@@ -11,6 +11,7 @@ from crossrank.data.splits import SplitSettings
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.models import Model, ModelSettings, parse_model_settings
 from crossrank.models.settings import check_share
+from crossrank.training.schedule import ScheduleName
 
 LARGEST_DENSE_TABLE = 2_000_000  # weights: a pass over all of them is faster than finding the few to change
 
@@ -32,6 +33,13 @@ class TrainingSettings:
         "of matrix products; weights and sums stay float32. auto: bfloat16 where the processor has it and it pays",
     )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
+    table_decay: float = setting(0.0, "ρ: at each step every embedding row shrinks by 1 - ρ times the learning rate")
+    schedule: ScheduleName = setting(
+        "constant",
+        "of the learning rate: constant, linear or cosine (down to 0 at the last step), or plateau (times 0.1 after "
+        "each evaluation that is not the best so far)",
+    )
+    warmup_steps: int = setting(0, "steps in which the learning rate rises to its full value")
     epochs: int = setting(10, "passes over the training rows, at most")
     max_steps: int | None = setting(None, "steps, at most; left out, only epochs count")
     eval_every: int | None = setting(None, "steps between two evaluations on the validation rows; left out, an epoch")
@@ -43,12 +51,19 @@ class TrainingSettings:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ConfigError(f"training.{key} must be at least 1; got {value}.")
-        for key in ("clip_norm", "l2", "patience"):
+        for key in ("clip_norm", "l2", "patience", "table_decay", "warmup_steps"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"training.{key} must not be negative; got {getattr(self, key)}.")
         if not self.learning_rate > 0:
             raise ConfigError(f"training.learning_rate must be positive; got {self.learning_rate}.")
         check_share("training.average_decay", self.average_decay)
+        most = (1 - self.average_decay) / (2 * self.learning_rate)
+        if self.average_decay and self.table_decay > most:
+            raise ConfigError(
+                "Embedding rows must not shrink faster than their average can follow: training.table_decay may be "
+                f"(1 - average_decay) / (2 learning_rate) = {most:.3g} at most; got {self.table_decay}.",
+                hint="Lower training.table_decay, or set training.average_decay=0.",
+            )
 
     def for_model(self, model: Model, device: str) -> TrainingSettings:
         """The same with ``tables`` decided by what is faster on a device, "cpu" or "cuda"."""

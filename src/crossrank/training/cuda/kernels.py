@@ -9,8 +9,6 @@ Here: batches, x0, layers and loss. Those for rows of a table and for the update
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -20,10 +18,10 @@ from crossrank.training.cuda.rows import (
     adam,
     adam_rows,
     aged,
+    aging,
     begin_update,
     blocks,
     jit,
-    one_or_each,
     power,
     read_rows,
     sort_rows,
@@ -31,7 +29,6 @@ from crossrank.training.cuda.rows import (
     sum_segments,
     tl,
 )
-from crossrank.training.idle import EPSILON, FADING, curves
 
 __all__ = ["PRESENT", "adam", "adam_rows", "begin_update", "cross", "cross_backward", "embed", "head", "head_backward",
            "loss_and_gradient", "read_rows", "relu_backward", "sort_rows", "squares", "sum_segments",
@@ -78,9 +75,10 @@ def take_batch(source: Taken, order: Tensor, start: Tensor, batch_size: int) -> 
 
 
 @jit
-def _embed_kernel(ids, numeric, weight, state, last, rates, step, feature, width, base, within, first_row, reach, root,
-                  x0, batch_size, learning_rate, end, parts, F, M, E, L, RATES: tl.constexpr, FADING: tl.constexpr,
-                  EPSILON: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
+def _embed_kernel(ids, numeric, weight, state, last, rates, step, feature, width, base, within, first_row, nodes,
+                  curves, tail, x0, batch_size, end, parts, rows_of_model, F, M, E, L, SHRINK: tl.constexpr,
+                  LOG_FADING: tl.constexpr, LOG_GROWTH: tl.constexpr, EPSILON: tl.constexpr, ONE: tl.constexpr,
+                  ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (b < batch_size)[:, None]
@@ -93,11 +91,12 @@ def _embed_kernel(ids, numeric, weight, state, last, rates, step, feature, width
     place = tl.load(base + c, mask=column, other=0)[None, :] + id_ * wide
     row = tl.load(first_row + c, mask=column, other=0)[None, :] + id_
     since = tl.load(last + row, mask=embedded, other=0)
-    rate = tl.load(rates + row, mask=embedded, other=0.0) if RATES else learning_rate
+    rate = tl.load(rates) if ONE else tl.load(rates + row // rows_of_model)
     value = tl.load(weight + place, mask=embedded, other=0.0)
     kept = state + (place - j) * parts + j
     m, v = tl.load(kept, mask=embedded, other=0.0), tl.load(kept + wide, mask=embedded, other=0.0)
-    value = aged(value, m, v, since, tl.load(step), reach, root, end, rate, FADING, EPSILON)
+    now = tl.load(step)
+    value = aged(value, m, v, since, now, nodes, curves, end, rate, tail, SHRINK, LOG_FADING, LOG_GROWTH, EPSILON)
     is_number = inside & (c >= E)[None, :] & (c < E + M)[None, :]
     value += tl.load(numeric + b[:, None] * M + (c - E)[None, :], mask=is_number, other=0.0)
     value += tl.where(c == E + M, 1.0, 0.0)[None, :]
@@ -106,14 +105,12 @@ def _embed_kernel(ids, numeric, weight, state, last, rates, step, feature, width
 
 def embed(ids: Tensor, numeric: Tensor, rows: Rows, columns: Columns, padded_dim: int, dtype: torch.dtype) -> Tensor:
     x0 = torch.empty(len(ids), padded_dim, dtype=dtype, device=ids.device)
-    reach, _, root = curves(rows.decay, ids.device)
-    rates, rate = one_or_each(rows.learning_rate)
-    high, wide = 8, 128
+    rule, high, wide = rows.rule.on(ids.device), 8, 128
     _embed_kernel[(blocks(len(ids), high), blocks(padded_dim, wide))](
-        ids, numeric, rows.weight, rows.state, rows.last, rows.weight if rates is None else rates, rows.step, *columns,
-        reach, root, x0, len(ids), rate, len(reach) - 1, len(rows.state) // len(rows.weight), ids.shape[1],
-        numeric.shape[1], len(columns.base), padded_dim, RATES=rates is not None,
-        FADING=math.log2(FADING), EPSILON=EPSILON, ROWS=high, COLUMNS=wide,
+        ids, numeric, rows.weight, rows.state, rows.last, rule.rates, rows.step, *columns, rule.nodes, rule.curves,
+        rule.numbers, x0, len(ids), len(rule.nodes) - 1, len(rows.state) // len(rows.weight),
+        len(rows.last) // len(rule.rates), ids.shape[1], numeric.shape[1], len(columns.base), padded_dim,
+        **aging(rows.rule), ONE=len(rule.rates) == 1, ROWS=high, COLUMNS=wide,
     )  # fmt: skip
     return x0
 

@@ -31,6 +31,7 @@ from crossrank.training.cuda.steps import capturing
 from crossrank.training.lazy import LazyTable
 from crossrank.training.loss import data_loss
 from crossrank.training.optimizer import Optimizer
+from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
 SMALL = 256  # a wider x0 fills a GPU alone, in bfloat16
@@ -42,8 +43,9 @@ def can_share_a_program(model: Model, split: Split, settings: TrainingSettings, 
     embedding = model.embedding
     ordinary = type(model).forward is Model.forward and len(model.tables()) == 1
     single = embedding.num_single > 0 and not embedding.num_multivalent and len(embedding.tables) == 1
+    plain_loss = settings.l2 == 0 and settings.table_decay == 0
     float32 = settings.precision == "float32" or (settings.precision == "auto" and model.layout.input_dim < SMALL)
-    return ordinary and single and float32 and settings.tables == "lazy" and settings.l2 == 0 and fits(split, device)
+    return ordinary and single and float32 and settings.tables == "lazy" and plain_loss and fits(split, device)
 
 
 class _Logits(nn.Module):
@@ -83,10 +85,7 @@ class ManyTraining:
     ) -> None:
         self.models, self.settings, self.label_kind, self.device = list(models), settings, label_kind, device
         self.operations, self.decay = operations(device), settings.average_decay
-        each = learning_rates or [settings.learning_rate]
-        # Kernels are told one number where there is but one, else one for each model and for each row.
-        self.rates = torch.tensor(each, device=device) if len(set(each)) > 1 else None
-        self.learning_rate = each[0] if self.rates is None else 1.0
+        self.rule = UpdateRule(settings, learning_rates=learning_rates or [settings.learning_rate] * len(models))
         self._stack(models)
         self.rows = _ManyOrders(split, settings.batch_size, seeds=seeds, device=device)
         self.count = torch.zeros((), dtype=torch.int64, device=device)
@@ -113,8 +112,7 @@ class ManyTraining:
             weights[name].copy_(torch.stack([model.get_parameter(name).detach() for model in models]))
         if self.flat.average is not None:
             self.flat.average.copy_(self.flat.weight)
-        rate = self.learning_rate if self.rates is None else self.rates.repeat_interleave(self.rows_of_model)
-        self.table = LazyTable(rows.flatten(0, 1), learning_rate=rate, decay=self.decay)
+        self.table = LazyTable(rows.flatten(0, 1), self.rule)
         self.weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
         self.gradients = [gradients[name] for name in self.weights]
         if self.written_out:
@@ -172,14 +170,8 @@ class ManyTraining:
         """The losses (N,), and their gradient by x0 (N, B, L); those by the weights are in their places."""
         ids, numeric = looked_up.view(-1, taken.ids.shape[2]), taken.numeric.flatten(0, 1)
         wide = self.written_out.padded_dim
-        rows = Rows(
-            self.table.weight.view(-1),
-            self.table.state.view(-1),
-            self.table.last,
-            self.count,
-            self.table.learning_rate,
-            self.decay,
-        )
+        table = self.table
+        rows = Rows(table.weight.view(-1), table.state.view(-1), table.last, self.count, self.rule)
         x0 = self.operations.embed(ids, numeric, rows, self.columns, wide, torch.float32)
         losses, by_x0 = self.written_out.run(x0.view(*taken.labels.shape, wide), taken.labels, taken.weights)
         return losses, by_x0
@@ -211,15 +203,9 @@ class ManyTraining:
         model = segments.rows[segments.starts[:-1].long().clamp(0, size - 1)] // self.rows_of_model
         mine = torch.arange(len(self.models), device=self.device)[:, None] == model  # (N, segments)
         rows = torch.where(mine, squares, self.nothing).sum(dim=1)  # no product, for the same reason
-        numbers = ops.begin_update(
-            self.count,
-            ops.squares(flat.gradient),
-            rows,
-            learning_rate=self.learning_rate,
-            decay=self.decay,
-            clip_norm=self.settings.clip_norm,
-        )
-        ops.adam(flat.weight, flat.mean, flat.square, flat.average, None, flat.gradient, numbers, self.rates)
+        clip = self.settings.clip_norm
+        numbers = ops.begin_update(self.count, ops.squares(flat.gradient), rows, self.rule, clip_norm=clip)
+        ops.adam(flat.weight, flat.mean, flat.square, flat.average, None, flat.gradient, numbers, self.rule)
         ops.adam_rows(table, segments, total, numbers)
 
     def catch_up(self) -> None:

@@ -22,6 +22,7 @@ from crossrank.training.cuda import plain
 from crossrank.training.cuda.plain import Gradient, Rows, Segments
 from crossrank.training.lazy import LazyEmbedding, LazyTable
 from crossrank.training.optimizer import Optimizer
+from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
 ALIGNED = 64  # elements: the address of each block suits the matrix units
@@ -139,9 +140,9 @@ class DeviceEmbedding(LazyEmbedding):
     Each place of a batch reads its row; the gradients of equal rows are summed afterwards.
     """
 
-    def __init__(self, embedding: FeatureEmbedding, *, learning_rate: float, decay: float, count: Tensor) -> None:
-        super().__init__(embedding, learning_rate=learning_rate, decay=decay, now=lambda: int(count))
-        self.rows = Rows(embedding.weight.detach(), self.state, self.last, count, learning_rate, decay)
+    def __init__(self, embedding: FeatureEmbedding, rule: UpdateRule, *, count: Tensor) -> None:
+        super().__init__(embedding, rule, now=lambda: int(count))
+        self.rows = Rows(embedding.weight.detach(), self.state, self.last, count, rule)
         self.looked_up: list[tuple[LazyTable, Tensor, Tensor]] = []
 
     def read(self, number: int, rows: Tensor) -> Tensor:
@@ -170,6 +171,7 @@ class DeviceOptimizer(Optimizer):
     Args:
         model: whose parameters are trained; they become views into one buffer.
         settings: learning rate, clip, average, and how tables are updated.
+        rule: of the update; left out, the one of the settings.
         blocks: how some of the dense parameters are to lie; the others lie alone.
         copy: the type of a second copy of the dense weights, for matrix products.
     """
@@ -179,10 +181,12 @@ class DeviceOptimizer(Optimizer):
         model: nn.Module,
         settings: TrainingSettings,
         *,
+        rule: UpdateRule | None = None,
         blocks: Sequence[Block] = (),
         copy: torch.dtype | None = None,
     ) -> None:
         self.settings, self.decay = settings, settings.average_decay
+        self.rule = rule or UpdateRule(settings)
         embeddings = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
         lazy = embeddings if settings.tables == "lazy" else []
         tables = {id(embedding.weight) for embedding in lazy}
@@ -196,10 +200,10 @@ class DeviceOptimizer(Optimizer):
         self.flat = FlatWeights([*blocks, *alone], device=device, average=self.decay > 0, copy=copy)
         self._move_in()
         self.count = torch.zeros((), dtype=torch.int64, device=device)
-        rate = settings.learning_rate
         self.lazy: dict[FeatureEmbedding, DeviceEmbedding] = {  # type: ignore[assignment]
-            e: DeviceEmbedding(e, learning_rate=rate, decay=self.decay, count=self.count) for e in lazy
+            e: DeviceEmbedding(e, self.rule, count=self.count) for e in lazy
         }
+        self.shrinking = [e.weight for e in embeddings if e not in self.lazy] if settings.table_decay else []
         self.nothing = torch.zeros(1, device=device)
         self.beside = Beside(device)
 
@@ -237,17 +241,14 @@ class DeviceOptimizer(Optimizer):
         sums = [ops.sum_segments(part.segments, part.gradient) for part in touched]
         rows = sum((squares.sum(dim=0, keepdim=True) for _, squares in sums), self.nothing)
         numbers = ops.begin_update(
-            self.count,
-            ops.squares(flat.gradient),
-            rows,
-            learning_rate=settings.learning_rate,
-            decay=self.decay,
-            clip_norm=settings.clip_norm,
+            self.count, ops.squares(flat.gradient), rows, self.rule, clip_norm=settings.clip_norm
         )
         with self.beside:
             for part, (total, _) in zip(touched, sums, strict=True):
                 ops.adam_rows(part.table, part.segments, total, numbers)
-        ops.adam(flat.weight, flat.mean, flat.square, flat.average, flat.copy, flat.gradient, numbers)
+        for table in self.shrinking:
+            table.mul_((1 - settings.table_decay * self.rule.on(table.device).rates * numbers.now[3]).to(table.dtype))
+        ops.adam(flat.weight, flat.mean, flat.square, flat.average, flat.copy, flat.gradient, numbers, self.rule)
         self.beside.join()
 
     def state(self) -> dict[str, Tensor]:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from crossrank.training.idle import BETAS, EPSILON, decay_at, idle
+from crossrank.training.idle import BETAS, decay_at
 from crossrank.training.lazy import LazyTable
+from crossrank.training.rule import UpdateRule
 
 
 class Columns(NamedTuple):
@@ -36,16 +37,14 @@ class Columns(NamedTuple):
 class Rows(NamedTuple):
     """All tables of an embedding layer one after the other, and the state of each row behind that of the one before.
 
-    Shape: weight (P,), state (parts P,), last (R,); step (), how many steps were made; the learning rate a number, or
-    one for each row (R,).
+    Shape: weight (P,), state (parts P,), last (R,); step (), how many steps were made.
     """
 
     weight: Tensor
     state: Tensor
     last: Tensor
     step: Tensor
-    learning_rate: float | Tensor
-    decay: float
+    rule: UpdateRule
 
 
 class Taken(NamedTuple):
@@ -87,8 +86,8 @@ class Gradient(NamedTuple):
 class Numbers(NamedTuple):
     """What a step's updates share, on the device.
 
-    Shape: step () int64; now (3,) float64: learning rate / (1 - β1^t), sqrt(1 - β2^t), 1 - d_t; scale (models,), what
-    the clip multiplies gradients with.
+    Shape: step () int64; now (4,) float64: a_t / (1 - β1^t), sqrt(1 - β2^t), 1 - d_t, a_t; scale (models,), what the
+    clip multiplies gradients with.
     """
 
     step: Tensor
@@ -111,13 +110,13 @@ def embed(ids: Tensor, numeric: Tensor, rows: Rows, columns: Columns, padded_dim
     id_ = ids[:, columns.feature].long()  # (B, embedded columns)
     places = columns.base + id_ * columns.width
     means = len(rows.state) // len(rows.weight) * (places - columns.within) + columns.within
-    row = columns.first_row + id_
-    factors = idle(rows.last[row].flatten(), rows.step, decay=rows.decay, dtype=torch.float32)
-    moved, epsilon = (factor.view(id_.shape) for factor in (factors.weight, factors.epsilon))
-    direction = rows.state[means] / (rows.state[means + columns.width].sqrt() + epsilon)
-    rate = rows.learning_rate[row] if isinstance(rows.learning_rate, Tensor) else rows.learning_rate
-    vectors = rows.weight[places] - rate * direction * moved
-    x0 = torch.cat([vectors, numeric, numeric.new_ones(len(ids), 1)], dim=1)  # (B, D + 1)
+    row = (columns.first_row + id_).flatten()
+    weight, mean, square = rows.weight[places], rows.state[means], rows.state[means + columns.width]
+    vectors = weight.view(-1, 1)
+    rate = rows.rule.rate(row, len(rows.last))
+    moments = mean.view(-1, 1), square.view(-1, 1)
+    rows.rule.age(vectors, *moments, None, since=rows.last[row], now=int(rows.step), rate=rate)
+    x0 = torch.cat([weight, numeric, numeric.new_ones(len(ids), 1)], dim=1)  # (B, D + 1)
     return F.pad(x0, (0, padded_dim - x0.shape[1])).to(dtype)
 
 
@@ -192,16 +191,15 @@ def squares(values: Tensor) -> Tensor:
     return values.square().sum(dim=1, keepdim=True)
 
 
-def begin_update(
-    step: Tensor, dense: Tensor, rows: Tensor, *, learning_rate: float, decay: float, clip_norm: float
-) -> Numbers:
+def begin_update(step: Tensor, dense: Tensor, rows: Tensor, rule: UpdateRule, *, clip_norm: float) -> Numbers:
     """Count the step, and work out what its updates share.
 
     Shape: dense (models, any number), rows (models,): what a model's gradient has for a squared length, in parts.
     """
     step += 1
     t, (beta1, beta2) = int(step), BETAS
-    now = [learning_rate / (1 - beta1**t), math.sqrt(1 - beta2**t), 1 - decay_at(t, decay)]
+    factor = rule.factor(t)
+    now = [factor / (1 - beta1**t), math.sqrt(1 - beta2**t), 1 - float(decay_at(t, rule.decay)), factor]
     norm = (dense.sum(dim=1) + rows).sqrt()
     scale = (clip_norm / (norm + 1e-6)).clamp(max=1.0) if clip_norm else torch.ones_like(norm)
     return Numbers(step, torch.tensor(now, dtype=torch.float64, device=step.device), scale.float())
@@ -209,39 +207,22 @@ def begin_update(
 
 def adam(
     weight: Tensor, mean: Tensor, square: Tensor, average: Tensor | None, copy: Tensor | None, gradient: Tensor,
-    numbers: Numbers, rates: Tensor | None = None,
+    numbers: Numbers, rule: UpdateRule,
 ) -> None:  # fmt: skip
-    """Adam and average for dense weights; ``copy`` is theirs in another type.
-
-    Shape: all (models, P); rates (models,), each model's learning rate, where that of the numbers is 1.
-    """
-    step_size, root, change = numbers.now.to(weight.dtype)
-    if rates is not None:
-        step_size = step_size * rates[:, None]
-    g = gradient * numbers.scale[:, None]
-    mean.lerp_(g, 1 - BETAS[0])
-    square.mul_(BETAS[1]).addcmul_(g, g, value=1 - BETAS[1])
-    weight.sub_(step_size * mean / (square.sqrt() / root + EPSILON))
-    if average is not None:
-        average.lerp_(weight, change)
+    """The rule for dense weights; ``copy`` is theirs in another type. Shape: all (models, P)."""
+    rate, clipped = rule.on(weight.device).rates[:, None], gradient * numbers.scale[:, None]
+    rule.step(weight, mean, square, average, clipped, step=int(numbers.step), rate=rate)
     if copy is not None:
         copy.copy_(weight)
 
 
 def read_rows(table: LazyTable, rows: Tensor, step: Tensor) -> Tensor:
     """Rows of a table as they are after this step, each at its place: (N,) -> (N, width)."""
-    factors = idle(table.last[rows], step, decay=table.decay, dtype=table.weight.dtype)
-    mean, square = torch.split(table.state[rows, : 2 * table.width], table.width, dim=1)
-    paced, rate = table.paced(mean, rows)
-    direction: Tensor = rate * paced / (square.sqrt() + factors.epsilon)
-    return table.weight[rows] - direction * factors.weight
+    return table.read(rows, int(step)).weight.detach()
 
 
 def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numbers) -> None:
-    """Adam and average for the distinct rows of the segments.
-
-    Where each row of the table has its own learning rate, that of the numbers is 1.
-    """
+    """The rule for the distinct rows of the segments."""
     count, step = int(segments.distinct), int(numbers.step)
     rows = segments.rows[segments.starts[:count]].long()  # (U,)
     model = rows // max(len(table.weight) // len(numbers.scale), 1)

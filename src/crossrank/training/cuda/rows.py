@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from crossrank.training.cuda.plain import Gradient, Numbers, Segments
-from crossrank.training.idle import BETAS, EPSILON, FADING, curves, last_warm_step
+from crossrank.training.idle import BETAS, EPSILON, FADING
 from crossrank.training.lazy import LazyTable
+from crossrank.training.rule import UpdateRule
 
 PRESENT = importlib.util.find_spec("triton") is not None
 triton: Any = importlib.import_module("triton") if PRESENT else None
@@ -61,18 +62,34 @@ def _starts_kernel(number, starts, size, BLOCK: tl.constexpr):
 
 
 @jit
-def aged(w, m, v, since, now, reach, root, end, learning_rate, FADING: tl.constexpr, EPSILON: tl.constexpr):
-    """A weight after the steps since its row was last touched; the learning rate is one for all, or a block."""
-    start = tl.minimum(since, end)
-    faded = tl.exp2((now - since).to(tl.float32) * FADING)
-    moved = tl.load(reach + start).to(tl.float32) - faded * tl.load(reach + tl.minimum(now, end)).to(tl.float32)
-    return w - learning_rate * m / (tl.sqrt(v) + EPSILON * tl.load(root + start).to(tl.float32)) * moved
+def aged(w, m, v, since, now, nodes, curves, end, rate, tail, SHRINK: tl.constexpr, LOG_FADING: tl.constexpr,
+         LOG_GROWTH: tl.constexpr, EPSILON: tl.constexpr):  # fmt: skip
+    """A weight after the steps since its row was last touched; the rate is one for all, or a block."""
+    start, stop, length = tl.minimum(since, end) * 4, tl.minimum(now, end) * 4, (now - since).to(tl.float32)
+    root, grown = tl.sqrt(v), EPSILON * tl.exp2(length * LOG_GROWTH)
+    drift = tl.load(nodes + start) / (root + EPSILON * tl.load(nodes + start + 2))
+    drift += tl.load(nodes + start + 1) / (root + EPSILON * tl.load(nodes + start + 3))
+    later = tl.load(nodes + stop) / (root + grown * tl.load(nodes + stop + 2))
+    later += tl.load(nodes + stop + 1) / (root + grown * tl.load(nodes + stop + 3))
+    if SHRINK:
+        kept = _logs_since(curves + 9, since, now, end, tl.load(tail + 3))
+        kept = tl.exp(kept).to(tl.float32)
+        w, drift = kept * w, kept * drift
+    moved = drift - tl.exp2(length * LOG_FADING) * later
+    return w - tl.where(m == 0.0, 0.0, rate * m * moved)  # a row without v has no m
 
 
 @jit
-def _read_kernel(weight, state, last, rates, rows, step, reach, root, out, size, learning_rate, end, width, parts,
-                 RATES: tl.constexpr, FADING: tl.constexpr, EPSILON: tl.constexpr,
-                 ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+def _logs_since(logs, since, now, end, log_tail):
+    """Σ log over the steps since, from its curve, in float64; behind the last step each is the same."""
+    inside = tl.load(logs + tl.minimum(now, end) * 11) - tl.load(logs + tl.minimum(since, end) * 11)
+    return inside + (tl.maximum(now - end, 0) - tl.maximum(since - end, 0)).to(tl.float64) * log_tail
+
+
+@jit
+def _read_kernel(weight, state, last, rates, rows, step, nodes, curves, tail, out, size, end, width, parts,
+                 rows_of_model, SHRINK: tl.constexpr, LOG_FADING: tl.constexpr, LOG_GROWTH: tl.constexpr,
+                 EPSILON: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = n < size
     row = tl.load(rows + n, mask=inside, other=0).to(tl.int64)[:, None]
@@ -82,25 +99,25 @@ def _read_kernel(weight, state, last, rates, rows, step, reach, root, out, size,
     w = tl.load(weight + row * width + j, mask=mask, other=0.0)
     m, v = tl.load(kept, mask=mask, other=0.0), tl.load(kept + width, mask=mask, other=0.0)
     since = tl.load(last + row, mask=inside[:, None], other=0)
-    rate = tl.load(rates + row, mask=inside[:, None], other=0.0) if RATES else learning_rate
-    value = aged(w, m, v, since, tl.load(step), reach, root, end, rate, FADING, EPSILON)
+    rate = tl.load(rates + row // rows_of_model)
+    value = aged(w, m, v, since, tl.load(step), nodes, curves, end, rate, tail, SHRINK, LOG_FADING, LOG_GROWTH, EPSILON)
     tl.store(out + n[:, None].to(tl.int64) * width + j, value, mask=mask)
 
 
-def one_or_each(learning_rate: float | Tensor) -> tuple[Tensor | None, float]:
-    """The learning rates of rows, if each has its own, and the one that all share, which is 1 then."""
-    return (learning_rate, 1.0) if isinstance(learning_rate, Tensor) else (None, learning_rate)
+def aging(rule: UpdateRule) -> dict[str, Any]:
+    """What :func:`aged` is compiled for."""
+    growth = -0.5 * math.log2(BETAS[1])
+    shrink = rule.curves.shrink > 0
+    return {"SHRINK": shrink, "LOG_FADING": math.log2(FADING), "LOG_GROWTH": growth, "EPSILON": EPSILON}
 
 
 def read_rows(table: LazyTable, rows: Tensor, step: Tensor) -> Tensor:
-    weight, width = table.weight, table.width
+    weight, width, rule = table.weight, table.width, table.rule.on(table.weight.device)
     out = weight.new_empty(len(rows), width)
-    reach, _, root = curves(table.decay, weight.device)
-    rates, rate = one_or_each(table.learning_rate)
     _read_kernel[(blocks(len(rows), 16),)](
-        weight, table.state, table.last, weight if rates is None else rates, rows, step, reach, root, out, len(rows),
-        rate, len(reach) - 1, width, table.state.shape[1] // width, RATES=rates is not None,
-        FADING=math.log2(FADING), EPSILON=EPSILON, ROWS=16, WIDE=power(width),
+        weight, table.state, table.last, rule.rates, rows, step, rule.nodes, rule.curves, rule.numbers, out, len(rows),
+        len(rule.nodes) - 1, width, table.state.shape[1] // width, len(weight) // len(rule.rates),
+        **aging(table.rule), ROWS=16, WIDE=power(width),
     )  # fmt: skip
     return out
 
@@ -197,22 +214,21 @@ def sum_segments(segments: Segments, gradient: Gradient) -> tuple[Tensor, Tensor
 
 
 @jit
-def _begin_kernel(step, constants, dense, rows, now, scale, parts, BLOCK: tl.constexpr):
+def _begin_kernel(step, factors, numbers, dense, rows, now, scale, last_factor, parts, clip, BLOCK: tl.constexpr):
     model = tl.program_id(0)
     if model == 0:
         t = tl.load(step) + 1
         tl.store(step, t)
-        exact = t.to(tl.float64)
-        log_beta1, log_beta2 = tl.load(constants), tl.load(constants + 1)
-        learning_rate, decay = tl.load(constants + 2), tl.load(constants + 3)
-        tl.store(now, learning_rate / (1.0 - tl.exp(exact * log_beta1)))
-        tl.store(now + 1, tl.sqrt(1.0 - tl.exp(exact * log_beta2)))
+        exact, factor = t.to(tl.float64), tl.load(factors + tl.minimum(t, last_factor))
+        decay = tl.load(numbers + 4)
+        tl.store(now, factor / (1.0 - tl.exp(exact * tl.load(numbers))))
+        tl.store(now + 1, tl.sqrt(1.0 - tl.exp(exact * tl.load(numbers + 1))))
         tl.store(now + 2, 1.0 - tl.minimum(decay, (1.0 + exact) / (10.0 + exact)))
+        tl.store(now + 3, factor)
     k = tl.arange(0, BLOCK)
     square = tl.sum(tl.load(dense + model * parts + k, mask=k < parts, other=0.0), axis=0) + tl.load(rows + model)
-    clip = tl.load(constants + 4)
-    shrink = tl.minimum(clip / (tl.sqrt(square).to(tl.float64) + 1e-6), 1.0)
-    tl.store(scale + model, tl.where(clip > 0, shrink, 1.0).to(tl.float32))
+    shrink = tl.minimum(clip / (tl.sqrt(square) + 1e-6), 1.0)
+    tl.store(scale + model, tl.where(clip > 0, shrink, 1.0))
 
 
 @jit
@@ -234,39 +250,28 @@ def squares(values: Tensor) -> Tensor:
     return out
 
 
-def begin_update(
-    step: Tensor, dense: Tensor, rows: Tensor, *, learning_rate: float, decay: float, clip_norm: float
-) -> Numbers:
+def begin_update(step: Tensor, dense: Tensor, rows: Tensor, rule: UpdateRule, *, clip_norm: float) -> Numbers:
     models, parts = dense.shape
-    numbers = Numbers(step, dense.new_empty(3, dtype=torch.float64), dense.new_empty(models))
-    constants = _constants(learning_rate, decay, clip_norm, step.device)
-    _begin_kernel[(models,)](step, constants, dense, rows, numbers.now, numbers.scale, parts, BLOCK=power(parts))
+    numbers, placed = (
+        Numbers(step, dense.new_empty(4, dtype=torch.float64), dense.new_empty(models)),
+        rule.on(step.device),
+    )
+    _begin_kernel[(models,)](
+        step, placed.factors, placed.numbers, dense, rows, numbers.now, numbers.scale, len(placed.factors) - 1, parts,
+        clip_norm, BLOCK=power(parts),
+    )  # fmt: skip
     return numbers
-
-
-_CONSTANTS: dict[tuple[float, float, float, torch.device], Tensor] = {}
-
-
-def _constants(learning_rate: float, decay: float, clip_norm: float, device: torch.device) -> Tensor:
-    """On the device, since a kernel takes numbers as float32, which is too coarse for powers to the step's number."""
-    key = (learning_rate, decay, clip_norm, device)
-    if key not in _CONSTANTS:
-        values = [math.log(BETAS[0]), math.log(BETAS[1]), learning_rate, decay, clip_norm, math.log(decay or 1.0)]
-        _CONSTANTS[key] = torch.tensor(values, dtype=torch.float64, device=device)
-    return _CONSTANTS[key]
 
 
 @jit
 def _adam_kernel(weight, mean, square, average, copy, gradient, now, scale, rates, size,
-                 AVERAGE: tl.constexpr, COPY: tl.constexpr, RATES: tl.constexpr, BETA1: tl.constexpr,
-                 BETA2: tl.constexpr, EPSILON: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+                 AVERAGE: tl.constexpr, COPY: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr,
+                 EPSILON: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     model = tl.program_id(1)
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = j < size
     i = model.to(tl.int64) * size + j
-    step_size, root = tl.load(now).to(tl.float32), tl.load(now + 1).to(tl.float32)
-    if RATES:
-        step_size *= tl.load(rates + model)
+    step_size, root = tl.load(now).to(tl.float32) * tl.load(rates + model), tl.load(now + 1).to(tl.float32)
     g = tl.load(gradient + i, mask=mask) * tl.load(scale + model)
     m, v, w = tl.load(mean + i, mask=mask), tl.load(square + i, mask=mask), tl.load(weight + i, mask=mask)
     m += (g - m) * (1.0 - BETA1)
@@ -284,31 +289,51 @@ def _adam_kernel(weight, mean, square, average, copy, gradient, now, scale, rate
 
 def adam(
     weight: Tensor, mean: Tensor, square: Tensor, average: Tensor | None, copy: Tensor | None, gradient: Tensor,
-    numbers: Numbers, rates: Tensor | None = None,
+    numbers: Numbers, rule: UpdateRule,
 ) -> None:  # fmt: skip
     models, size = weight.shape
     _adam_kernel[(blocks(size, 1024), models)](
         weight, mean, square, average if average is not None else mean, copy if copy is not None else mean, gradient,
-        numbers.now, numbers.scale, mean if rates is None else rates, size,
-        AVERAGE=average is not None, COPY=copy is not None, RATES=rates is not None,
-        BETA1=BETAS[0], BETA2=BETAS[1], EPSILON=EPSILON, BLOCK=1024,
+        numbers.now, numbers.scale, rule.on(weight.device).rates, size, AVERAGE=average is not None,
+        COPY=copy is not None, BETA1=BETAS[0], BETA2=BETAS[1], EPSILON=EPSILON, BLOCK=1024,
     )  # fmt: skip
 
 
 @jit
-def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total, step, now, scale, constants, reach,
-                      lag, root, end, width, parts, rows_of_model, change, MANY: tl.constexpr, RATES: tl.constexpr,
-                      AVERAGE: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
+def _gauss(total, first, second, third):
+    """:func:`crossrank.training.idle.gauss`: two terms with these moments, and where they stand."""
+    divisor = tl.where(total == 0.0, 1.0, total)
+    mean, second, third = tl.where(total == 0.0, 1.0, first / divisor), second / divisor, third / divisor
+    spread = second - mean * mean
+    sound = spread > 1e-12 * mean * mean
+    spread = tl.where(sound, spread, 1.0)
+    skew = tl.where(sound, (third - 3.0 * mean * second + 2.0 * mean * mean * mean) / spread, 0.0)
+    half = tl.sqrt(skew * skew / 4.0 + spread)
+    low, high = mean + skew / 2.0 - half, mean + skew / 2.0 + half
+    sound = sound & (low > 0.0)
+    share = tl.where(sound, (mean - low) / (high - low), 0.0)
+    mean = tl.maximum(mean, 0.0)
+    return total * (1.0 - share), total * share, tl.where(sound, low, mean), tl.where(sound, high, mean)
+
+
+@jit
+def _sum_with_epsilon(total, first, second, third, root, EPSILON: tl.constexpr):
+    one, other, low, high = _gauss(total, first, second, third)
+    drift = one.to(tl.float32)[:, None] / (root + EPSILON * low.to(tl.float32)[:, None])
+    return drift + other.to(tl.float32)[:, None] / (root + EPSILON * high.to(tl.float32)[:, None])
+
+
+@jit
+def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total, step, now, scale, curves, numbers,
+                      end, width, parts, rows_of_model, shrink, AVERAGE: tl.constexpr, SHRINK: tl.constexpr,
+                      BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
                       ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     count = tl.load(distinct)
     step_size, corrected = tl.load(now).to(tl.float32), tl.load(now + 1).to(tl.float32)
-    log_beta1, log_beta2, learning_rate = tl.load(constants), tl.load(constants + 1), tl.load(constants + 2)
+    log_beta1, log_beta2 = tl.load(numbers), tl.load(numbers + 1)
+    log_fading = log_beta1 - 0.5 * log_beta2
     before = tl.load(step) - 1
-    warm_stop = tl.minimum(before, change)
-    below = tl.full((), 1.0, tl.float64)
-    for k in tl.static_range(2, 11):
-        below *= warm_stop.to(tl.float64) + k
-    reach_stop, lag_stop = tl.load(reach + tl.minimum(before, end)), tl.load(lag + tl.minimum(before, end))
+    stop = curves + tl.minimum(before, end) * 11
     j = tl.arange(0, WIDE)[None, :]
     for tile in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
         s = tile * ROWS + tl.arange(0, ROWS)
@@ -316,7 +341,7 @@ def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total,
         row = tl.load(rows + tl.load(starts + s, mask=live, other=0), mask=live, other=0).to(tl.int64)
         mask = live[:, None] & (j < width)
         g = tl.load(total + s[:, None].to(tl.int64) * width + j, mask=mask, other=0.0)
-        model = row // rows_of_model if MANY else row * 0
+        model = row // rows_of_model
         g *= tl.load(scale + model, mask=live, other=0.0)[:, None]
         here = weight + row[:, None] * width + j
         kept = state + row[:, None] * (parts * width) + j
@@ -324,45 +349,59 @@ def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total,
         m, v = tl.load(kept, mask=mask, other=0.0), tl.load(kept + width, mask=mask, other=0.0)
         # The steps since the row was last touched
         since = tl.load(last + row, mask=live, other=0)
-        start, length = tl.minimum(since, end), (before - since).to(tl.float64)
-        reach_start, root_start = tl.load(reach + start), tl.load(root + start).to(tl.float32)
-        faded = tl.exp(length * (log_beta1 - 0.5 * log_beta2))
-        rate = tl.load(rates + row, mask=live, other=0.0)[:, None] if RATES else learning_rate.to(tl.float32)
-        direction = rate * m / (tl.sqrt(v) + EPSILON * root_start[:, None])
-        old = w
-        w -= direction * (reach_start - faded * reach_stop).to(tl.float32)[:, None]
+        length = (before - since).to(tl.float64)
+        start = curves + tl.minimum(since, end) * 11
+        stays: Any = 1.0
+        if SHRINK:
+            stays = tl.exp(_logs_since(curves + 9, since, before, end, tl.load(numbers + 3)))
+        faded0 = tl.exp(length * log_fading)
+        faded1 = tl.exp(length * (log_fading - 0.5 * log_beta2))
+        faded2 = tl.exp(length * (log_fading - log_beta2))
+        faded3 = tl.exp(length * (log_fading - 1.5 * log_beta2))
+        c0 = stays * tl.load(start) - faded0 * tl.load(stop)
+        c1 = stays * tl.load(start + 1) - faded1 * tl.load(stop + 1)
+        c2 = stays * tl.load(start + 2) - faded2 * tl.load(stop + 2)
+        c3 = stays * tl.load(start + 3) - faded3 * tl.load(stop + 3)
+        rate = tl.load(rates + model, mask=live, other=0.0)[:, None]
+        root, pace, old = tl.sqrt(v), tl.where(m == 0.0, 0.0, rate * m), w
+        drift = tl.where(m == 0.0, 0.0, _sum_with_epsilon(c0, c1, c2, c3, root, EPSILON))
+        if SHRINK:
+            w *= stays.to(tl.float32)[:, None]
+        w -= pace * drift
         m *= tl.exp(length * log_beta1).to(tl.float32)[:, None]
         v *= tl.exp(length * log_beta2).to(tl.float32)[:, None]
         # This step
         m += (g - m) * (1.0 - BETA1)
         v = v * BETA2 + g * g * (1.0 - BETA2)
-        pace = step_size * rate if RATES else step_size
-        w -= pace * (m / (tl.sqrt(v) / corrected + EPSILON))
+        if SHRINK:
+            w *= (1.0 - shrink * tl.load(now + 3)).to(tl.float32)
+        w -= step_size * rate * (m / (tl.sqrt(v) / corrected + EPSILON))
         tl.store(kept, m, mask=mask)
         tl.store(kept + width, v, mask=mask)
         tl.store(here, w, mask=mask)
         tl.store(last + row, tl.zeros((ROWS,), tl.int64) + before + 1, mask=live)
         if AVERAGE:
-            warm_start = tl.minimum(since, change).to(tl.float64)
-            left = tl.exp((before - tl.maximum(since, warm_stop)).to(tl.float64) * tl.load(constants + 5)) / below
-            for k in tl.static_range(2, 11):
-                left *= warm_start + k
-            carried = (1.0 - left) * reach_start - left * tl.load(lag + start) + faded * lag_stop
+            left = tl.exp(_logs_since(curves + 8, since, before, end, tl.load(numbers + 2)))
+            held = tl.load(stop + 10)
+            e0 = held * c0 - left * tl.load(start + 4) + faded0 * tl.load(stop + 4)
+            e1 = held * c1 - left * tl.load(start + 5) + faded1 * tl.load(stop + 5)
+            e2 = held * c2 - left * tl.load(start + 6) + faded2 * tl.load(stop + 6)
+            e3 = held * c3 - left * tl.load(start + 7) + faded3 * tl.load(stop + 7)
+            own = stays * held - left * tl.load(start + 10)
+            carried = tl.where(pace == 0.0, 0.0, pace * _sum_with_epsilon(e0, e1, e2, e3, root, EPSILON))
             a = tl.load(kept + 2 * width, mask=mask, other=0.0)
-            a = old + (a - old) * left.to(tl.float32)[:, None] - direction * carried.to(tl.float32)[:, None]
+            a = left.to(tl.float32)[:, None] * a + own.to(tl.float32)[:, None] * old - carried
             a += (w - a) * tl.load(now + 2).to(tl.float32)
             tl.store(kept + 2 * width, a, mask=mask)
 
 
 def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numbers) -> None:
-    weight, state, decay, width = table.weight, table.state, table.decay, table.width
-    size, models = len(segments.rows), len(numbers.scale)
-    rates, rate = one_or_each(table.learning_rate)
-    constants, known = _constants(rate, decay, 0.0, weight.device), curves(decay, weight.device)
-    _adam_rows_kernel[(min(blocks(size, 16), PROGRAMS),)](
-        weight, state, table.last, weight if rates is None else rates, segments.rows, segments.starts,
-        segments.distinct, total, numbers.step, numbers.now, numbers.scale, constants, *known, len(known.reach) - 1,
-        width, state.shape[1] // width, max(len(weight) // models, 1), last_warm_step(decay),
-        MANY=models > 1, RATES=rates is not None, AVERAGE=decay > 0,
-        BETA1=BETAS[0], BETA2=BETAS[1], EPSILON=EPSILON, ROWS=16, WIDE=power(width),
+    weight, state, width, rule = table.weight, table.state, table.width, table.rule
+    placed = rule.on(weight.device)
+    _adam_rows_kernel[(min(blocks(len(segments.rows), 16), PROGRAMS),)](
+        weight, state, table.last, placed.rates, segments.rows, segments.starts, segments.distinct, total, numbers.step,
+        numbers.now, numbers.scale, placed.curves, placed.numbers, len(placed.curves) - 1, width,
+        state.shape[1] // width, len(weight) // len(numbers.scale), rule.curves.shrink,
+        AVERAGE=rule.decay > 0, SHRINK=rule.curves.shrink > 0, BETA1=BETAS[0], BETA2=BETAS[1], EPSILON=EPSILON,
+        ROWS=16, WIDE=power(width),
     )  # fmt: skip
