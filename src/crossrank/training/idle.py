@@ -162,9 +162,9 @@ class Idle(NamedTuple):
     kept: Tensor  # Q
     left: Tensor  # P
     own: Tensor  # B
-    weight: Tensor  # C without ε
-    weight_epsilon: Tensor  # ε times the mean of e in C
-    average: Tensor  # E without ε
+    weight: Tensor  # 1 / C without ε
+    weight_epsilon: Tensor  # ε times the mean of e in C, over C
+    average: Tensor  # the same for E
     average_epsilon: Tensor
 
 
@@ -172,13 +172,15 @@ def idle(since: Tensor, now: Tensor, curves: Curves, *, dtype: torch.dtype) -> I
     """The factors of rows that were left alone since a step of their own: since (rows,), now ()."""
     length, kept, left, own, *sums = stretch(since, now, curves, moments=2)
     means = (torch.exp(length * math.log(beta)) for beta in BETAS)
-    drifts = [part for total, by in sums for part in (total, EPSILON * _mean(total, by))]
+    drifts = [part for total, by in sums for part in _inverse(total, by)]
     return Idle(*torch.stack([*means, kept, left, own, *drifts]).to(dtype)[..., None])
 
 
-def _mean(total: Tensor, by: Tensor) -> Tensor:
-    """Of e; it lies between 0 and what rounding may make of the mean of a stretch without steps."""
-    return torch.where(total == 0, 1.0, by / torch.where(total == 0, 1.0, total)).clamp(0.0, 1e3)
+def _inverse(total: Tensor, by: Tensor) -> tuple[Tensor, Tensor]:
+    """1 / Σ and ε ē / Σ, so that R times the one plus the other divides m; very large where there was no step."""
+    none = total.abs() < 1e-30
+    total = torch.where(none, 1e-30, total)
+    return 1 / total, EPSILON * torch.where(none, 1.0, by / total).clamp(0.0, 1e3) / total
 
 
 def small(square: Tensor) -> Tensor:

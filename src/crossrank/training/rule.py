@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crossrank.training.idle import BETAS, EPSILON, Curves, Weights, age_closely, decay_at, idle, small
+from crossrank.training.idle import BETAS, EPSILON, SMALL, Curves, Weights, age_closely, decay_at, idle, small
 from crossrank.training.schedule import ScheduleName, factors
 from crossrank.training.settings import TrainingSettings
 
@@ -146,27 +146,38 @@ class UpdateRule:
 
         Shape: since (rows,), the rate a number or (rows, 1), everything else (rows, width).
         """
-        close, curves = small(square), self.curves
-        if any_close := bool(close.any()):
+        close = _closely(square, since)
+        if close is not None:
             rows = close.nonzero()[:, 0]
             old = Weights(*(part[close] for part in (weight, mean, square, weight if average is None else average)))
             own = rate[rows, 0] if isinstance(rate, Tensor) else rate
-            weights, averages = age_closely(old, since[rows], now, curves, own)
-        factors = idle(since, torch.tensor(now), curves, dtype=weight.dtype)
+            weights, averages = age_closely(old, since[rows], now, self.curves, own)
+        factors = idle(since, torch.tensor(now), self.curves, dtype=weight.dtype)
         paced, one = (mean * rate.to(mean.dtype), 1.0) if isinstance(rate, Tensor) else (mean, rate)
         spread = root(square)
         if average is not None:
-            drift = paced / (spread + factors.average_epsilon)
-            average.mul_(factors.left).addcmul_(weight, factors.own).addcmul_(drift, factors.average, value=-one)
-        if curves.shrink:
+            if self.curves.shrink:
+                average.mul_(factors.left).addcmul_(weight, factors.own)
+            else:
+                average.lerp_(weight, factors.own)  # P + B = 1
+            average.addcdiv_(paced, torch.addcmul(factors.average_epsilon, spread, factors.average), value=-one)
+        if self.curves.shrink:
             weight.mul_(factors.kept)
-        weight.addcmul_(paced / spread.add_(factors.weight_epsilon), factors.weight, value=-one)
-        if any_close:
+        weight.addcdiv_(paced, torch.addcmul(factors.weight_epsilon, spread, factors.weight), value=-one)
+        if close is not None:
             weight[close] = weights.to(weight.dtype)
             if average is not None:
                 average[close] = averages.to(average.dtype)
         mean.mul_(factors.mean)
         square.mul_(factors.square)
+
+
+def _closely(square: Tensor, since: Tensor) -> Tensor | None:
+    """Where ε has to be looked at closely, if anywhere; a row that no step has touched has no v, and no m either."""
+    if not len(since) or bool(torch.where(since[:, None] == 0, 1.0, square).amin() >= SMALL**2):
+        return None
+    close = small(square)
+    return close if bool(close.any()) else None
 
 
 def root(square: Tensor) -> Tensor:
