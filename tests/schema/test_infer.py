@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from crossrank.errors import SchemaError
 from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
-from crossrank.schema.infer import infer_columns
+from crossrank.schema.draft import draft_schema
 
 ROWS = 400
 GENRES = ["Action", "Comedy", "Drama", "Horror", "Sci-Fi", "War"]
