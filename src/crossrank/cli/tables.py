@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,7 +47,7 @@ def data_describe(
         say(f"warning: {warning}")
 
 
-def _print_narrow(title: str, headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _print_narrow(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table as wide as the terminal: the first column is folded at most, the last one cut, or left out."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     room = out.width - sum(widths[1:-1]) - 3 * len(widths) - 1

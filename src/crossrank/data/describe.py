@@ -37,7 +37,7 @@ FEWEST_ROWS = 50  # fewer may agree with the label by chance
 TOP = 3
 LEAK: dict[LabelKind, float] = {"binary": 0.8, "real": 0.99}  # numbers that explain each other well are common
 BINS = 64
-CONSTANT = "is the same in every row: it cannot help."
+ROWS_OF_A_BIN = 20  # at least, to know its rate of the label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +99,9 @@ def column_warnings(frame: pl.DataFrame, schema: Schema) -> list[str]:
     """What a description of these rows warns of; rows that will be refused, with their places, do not count."""
     if not set(schema.required) <= set(frame.columns):
         return []
-    for _, bad in unusable_rows(frame, schema):
-        frame = frame.filter(~bad) if len(bad) == len(frame) else frame
-    return describe(frame.select(list(schema.required)), schema=schema).warnings if len(frame) else []
+    bad = np.any([bad for _, bad in unusable_rows(frame, schema)], axis=0)
+    frame = frame.select(list(schema.required)).filter(~bad)
+    return describe(frame, schema=schema).warnings if len(frame) else []
 
 
 def _describe_table(
@@ -169,16 +169,16 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
 
 
 def _summarise(encoder: Encoder, rows: int, sample: EncodedRows, labels: Floats, min_count: int) -> list[ColumnSummary]:
-    """Each column of the encoder; without labels, none has a signal."""
-    kind = encoder.schema.label.kind
+    """Each column of the encoder; without labels, or with a few only, none has a signal."""
+    kind, told = encoder.schema.label.kind, len(labels) >= FEWEST_ROWS
     columns = []
     for i, column in enumerate(encoder.schema.categorical):
-        signal = _signal(sample.categorical[:, i], labels, kind)
+        signal = _signal(sample.categorical[:, i], labels, kind) if told else None
         columns.append(_categories(encoder, column, rows, min_count, signal))
     columns += [_categories(encoder, column, rows, min_count, None) for column in encoder.schema.multivalent]
     for i, number in enumerate(encoder.schema.numeric):
         numbers = sample.numeric[:, i]
-        signal = _signal(_binned(numbers, labels, kind), labels, kind)
+        signal = _signal(_binned(numbers, labels, kind), labels, kind) if told else None
         columns.append(_number(encoder, number, signal, constant=bool((numbers == numbers[0]).all())))
     return columns
 
@@ -195,7 +195,7 @@ def _categories(
     distinct = int((known > 0).sum())
     warnings = []
     if distinct + (counts[MISSING_ID] > 0) + (counts[UNSEEN_ID] > 0) <= 1:
-        warnings.append(CONSTANT)
+        warnings.append(_constant(rows))
     elif column.kind == "categorical" and distinct > 0.9 * rows and rows > 1:
         warnings.append(
             f"has {distinct:,} different values in {rows:,} rows, like an id: leave it out, or it is learned by heart."
@@ -210,8 +210,12 @@ def _number(encoder: Encoder, column: Numeric, signal: float | None, *, constant
     total = max(known.count + known.missing, 1)
     mean = "mean of logs" if column.log_shift is not None else "mean"
     top = [(f"{mean} {known.mean:.4g}", 0.0), (f"deviation {known.deviation:.4g}", 0.0)]
-    warnings = [CONSTANT] if constant else _leaks(signal, encoder.schema.label.kind)
+    warnings = [_constant(total)] if constant else _leaks(signal, encoder.schema.label.kind)
     return ColumnSummary(column.name, column.kind, None, known.missing / total, top, 0.0, signal, warnings)
+
+
+def _constant(rows: int) -> str:
+    return f"is the same in all {rows:,} rows that were looked at: it cannot help."
 
 
 def _leaks(signal: float | None, kind: LabelKind) -> list[str]:
@@ -222,15 +226,16 @@ def _leaks(signal: float | None, kind: LabelKind) -> list[str]:
 def _binned(numbers: Floats, labels: Floats, kind: LabelKind) -> NDArray[np.int64]:
     """Bins that even rows fill equally, for a binary label those of each class; equal numbers share one."""
     even, classes = numbers[0::2], labels[0::2]
-    parts = [part for part in (even[classes == 0], even[classes == 1]) if len(part)] if kind == "binary" else []
-    cuts = [np.quantile(part, np.linspace(0, 1, BINS // max(len(parts), 1) + 1)[1:-1]) for part in parts or [even]]
-    return np.searchsorted(np.unique(np.concatenate(cuts)), numbers)
+    parts = [even[classes == 0], even[classes == 1]] if kind == "binary" else [even]
+    cuts = []
+    for part in parts:
+        bins = max(1, min(BINS // len(parts), len(part) // ROWS_OF_A_BIN))
+        cuts += [np.quantile(part, np.linspace(0, 1, bins + 1))] if len(part) else []
+    return np.searchsorted(np.unique(np.concatenate(cuts)), numbers, side="right")
 
 
 def _signal(values: NDArray[Any], labels: Floats, kind: LabelKind) -> float | None:
-    """The share of the label explained on odd rows by what even rows say; None for too few rows or a single label."""
-    if len(labels) < FEWEST_ROWS:
-        return None
+    """The share of the label explained on odd rows by what even rows say; None where all of these have one label."""
     if kind == "real":
         labels = (np.searchsorted(np.sort(labels), labels) / len(labels)).astype(np.float32)
     even, odd = labels[0::2], labels[1::2]

@@ -1,7 +1,7 @@
 """Reading numbers strictly: as features, labels and weights, from columns and from single values.
 
-Missing is NaN: nothing, and texts that the column says count as missing. Text with blanks around it is read; text that is no number, and anything infinite (also in 32 bits), is
-refused with its place.
+Missing is NaN: nothing, and the texts that count as missing in the column. Text with blanks around it is read; text
+that is no number, and anything infinite (also in 32 bits), is refused with its place.
 """
 
 from __future__ import annotations
