@@ -56,6 +56,8 @@ def _print_narrow(title: str, headings: Sequence[str], rows: Sequence[Sequence[s
     for column in table.columns:
         column.no_wrap = True
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    if last:
+        table.columns[-1].max_width = room - widths[0]
     for row in rows:
         table.add_row(*(row if last else row[:-1]))
     out.print(table)

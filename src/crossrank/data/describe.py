@@ -126,7 +126,7 @@ def _describe_table(
     assert sample is not None  # a table without rows was refused above
     columns = [
         *_summarise(encoder, rows, sample, labels, min_count),
-        *(ColumnSummary(name, "", None, 0.0, [], 0.0, None, []) for name in nested),
+        *(ColumnSummary(name, "", None, head[name].null_count() / len(head), [], 0.0, None, []) for name in nested),
     ]
     meanings = dict.fromkeys(draft.left_out, "left out") | {draft.weight: "weight", draft.group: "group"}
     columns = [
