@@ -84,7 +84,8 @@ def draft_column(name: str, cells: list[Any]) -> Column | str:
         return _draft_lists(name, [value for value in values if isinstance(value, list)])
     if any(isinstance(value, dict | bytes) for value in values):
         return "structs or bytes"
-    present = [value for value in values if not is_marker(value)]
+    marks = {value for value in set(values) if is_marker(value)}
+    present = [value for value in values if value not in marks] if marks else values
     if present and all(_is_time(value) for value in present):
         return "dates or times"
     numbers = numbers_of(present)
@@ -131,26 +132,27 @@ def number_note(name: str, cells: list[Any], draft: Column | str) -> str:
     >>> number_note("age", ["31", "unknown", "40.5", "29"], Categorical(name="age"))[:69]
     "'age' is categorical, though most of its cells look like numbers: 1 o"
     """
-    texts = [cell for cell in cells if isinstance(cell, str) and not is_marker(cell)]
-    plain = [text for text in texts if NUMBER.fullmatch(text.strip())]
-    others = [text for text in texts if not NUMBER.fullmatch(text.strip())]
-    if isinstance(draft, Numeric) or not others:
+    if isinstance(draft, Numeric):
         return ""
-    written = [text for text in others if WRITTEN_NUMBER.fullmatch(text.strip())]
-    if 2 * (len(plain) + len(written)) <= len(texts):
+    counts = Counter(cell for cell in cells if isinstance(cell, str))
+    texts = {text: count for text, count in counts.items() if not is_marker(text)}
+    plain = {text for text in texts if NUMBER.fullmatch(text.strip())}
+    others = [text for text in texts if text not in plain]  # as they come
+    written = {text for text in others if WRITTEN_NUMBER.fullmatch(text.strip())}
+    if not others or 2 * sum(texts[text] for text in (*plain, *written)) <= sum(texts.values()):
         return ""
-    if not written and (isinstance(draft, Multivalent) or not _are_amounts(name, plain)):
+    amounts = [cell for cell in cells if isinstance(cell, str) and cell in plain]
+    if not written and (isinstance(draft, Multivalent) or not _are_amounts(name, amounts)):
         return ""
-    words = listing(dict.fromkeys(others), most=3)
     remedy = (
         "Write them as 1234.5 in the table"
         if written
-        else f'Empty those cells, or make it numeric in the schema, with {words} under "missing",'
+        else f'Empty those cells, or make it numeric in the schema, with {listing(others, most=3)} under "missing",'
     )
     return (
         f"'{name}' is {'left out' if isinstance(draft, str) else draft.kind}, though most of its cells look like "
-        f"numbers: {len(others):,} of {len(texts):,} cannot be read as one, the first of them "
-        f"{others[0][:60]!r} in row {cells.index(others[0]) + 1:,}. {remedy} to have it numeric."
+        f"numbers: {sum(texts[text] for text in others):,} of {sum(texts.values()):,} cannot be read as one, the first "
+        f"of them {others[0][:60]!r} in row {cells.index(others[0]) + 1:,}. {remedy} to have it numeric."
     )
 
 
