@@ -34,7 +34,7 @@ from crossrank.errors import MissingExtraError
 from crossrank.evaluation.metrics import sigmoid
 from crossrank.runs import Run
 from crossrank.schema import Column, Label, LabelKind, Numeric, Schema
-from crossrank.schema.infer import infer_features
+from crossrank.schema.draft import draft_features
 from crossrank.training import train
 
 try:
@@ -267,7 +267,10 @@ def _drafted(X: Any, frame: pl.DataFrame) -> list[Column]:
     """What the columns mean, as far as they tell; numbers of an array are numbers."""
     numbers = [] if hasattr(X, "columns") else [column.name for column in frame if column.dtype.is_numeric()]
     others = frame.drop(numbers)
-    return [*(infer_features(others) if others.width else []), *(Numeric(name=name) for name in numbers)]
+    return [
+        *(draft_features(others).warned().features if others.width else []),
+        *(Numeric(name=name) for name in numbers),
+    ]
 
 
 def _cells(column: NDArray[Any]) -> NDArray[Any] | list[Any]:

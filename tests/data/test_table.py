@@ -153,6 +153,18 @@ def test_a_folder_is_its_files_by_name_without_hidden_ones(tmp_path):
         assert [chunk.share_done for chunk in chunks] == [0.5, 1.0]
 
 
+def test_tables_in_subfolders_are_not_passed_over_in_silence(tmp_path):
+    write(tmp_path / "part-1.csv", CSV)
+    (tmp_path / "plots").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    write(tmp_path / ".hidden" / "part-0.csv", CSV)
+    assert rows_of(tmp_path) == ROWS
+    (tmp_path / "day=2" / "hour=3").mkdir(parents=True)
+    write(tmp_path / "day=2" / "hour=3" / "part-2.csv", CSV)
+    with pytest.raises(DataError, match="got 1 there, and more in its subfolders 'day=2', which would not be read"):
+        open_table(tmp_path)
+
+
 def test_files_may_have_their_columns_in_different_orders(tmp_path):
     write(tmp_path / "1.csv", "a,b\n1,2\n")
     write(tmp_path / "2.csv", "b,a\n4,3\n")

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossrank.errors import SchemaError
-from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
-from crossrank.schema.infer import infer_columns
+from crossrank.schema import Categorical, Multivalent, Numeric, Schema
+from crossrank.schema.draft import draft_schema
 
 ROWS = 400
 GENRES = ["Action", "Comedy", "Drama", "Horror", "Sci-Fi", "War"]
@@ -28,7 +27,7 @@ def infer(column, *, name="thing", beside=True):
     table = {name: column, "click": [i % 2 for i in range(len(column))]}
     if beside:
         table["other"] = [i / 7 for i in range(len(column))]
-    features = {feature.name: feature for feature in infer_columns(table)[0]}
+    features = {feature.name: feature for feature in draft_schema(table).features}
     return features.get(name)
 
 
@@ -124,6 +123,28 @@ def test_columns_that_say_nothing_about_new_rows_are_left_out(name, cells):
     assert infer(cells, name=name) is None
 
 
+@pytest.mark.parametrize("marker", ["NA", "n/a", "nan", "NULL", "None", "?", " - "])
+def test_texts_for_missing_numbers_leave_a_column_numeric_and_are_written_down(marker):
+    prices = [marker if i % 9 == 4 else str(price) for i, price in enumerate(draw(lambda r: r.uniform(1, 9)))]
+    assert infer(prices) == Numeric(name="thing", missing=(marker.strip(),))
+    assert infer([marker if i == 7 else str(n) for i, n in enumerate(draw(lambda r: r.randint(18, 90)))]).missing
+
+
+def test_codes_and_texts_keep_markers_as_values_and_dates_stay_dates():
+    assert infer(["NA" if i % 9 == 4 else str(i % 3) for i in range(ROWS)]) == Categorical(name="thing")
+    assert infer(["NA" if i % 9 == 4 else "de" for i in range(ROWS)]) == Categorical(name="thing")
+    assert infer(["NA", "-"] * 30) == Categorical(name="thing")
+    assert infer(["NA" if i % 9 == 4 else f"2024-01-{1 + i % 28:02d}" for i in range(ROWS)]) is None
+
+
+def test_the_index_that_pandas_writes_is_left_out():
+    shuffled = [3 * i for i in range(ROWS)]
+    for name in ("__index_level_0__", "Unnamed: 0", ""):
+        assert infer(shuffled, name=name) is None
+    assert infer(["a", "b"] * 50, name="__index_level_0__") is None
+    assert infer(["a", "b"] * 50, name="Unnamed: 3") == Categorical(name="Unnamed: 3")
+
+
 def test_a_value_that_is_sometimes_missing_is_not_constant():
     assert infer(["x", None, "x", None]) == Categorical(name="thing")
     assert infer([0.5, None, 0.5, None]) == Categorical(name="thing")
@@ -133,81 +154,8 @@ def test_uniqueness_proves_nothing_in_a_few_rows():
     assert infer(["a", "b", "c"]) == Categorical(name="thing")
 
 
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([0, 1, 0], "binary"),
-        (["0", "1", None], "binary"),
-        ([True, False, True], "binary"),
-        (["true", "False", "true"], "binary"),
-        ([1.0, 0.0, 1.0], "binary"),
-        ([0, 0, 0], "binary"),
-        ([1, 2, 5], "real"),
-        (["0.5", "3", "-1"], "real"),
-    ],
-)
-def test_the_labels_kind_follows_its_values(values, kind):
-    table = {"Click": values, "a": ["x", "y", "x"]}
-    assert infer_columns(table)[1] == Label(name="Click", kind=kind)
-
-
-@pytest.mark.parametrize("values", [["no", "yes", "no"], [-1, 1, 1], [None, None, None], [[1], [0], [1]]])
-def test_a_label_of_neither_kind_is_refused(values):
-    with pytest.raises(SchemaError, match="Label 'y' must be 0 or 1") as caught:
-        infer_columns({"y": values, "a": ["x", "y", "x"]})
-    assert "Map it" in caught.value.hint
-
-
-def test_the_given_label_wins_over_usual_names_and_the_first_usual_name_over_others():
-    table = {"target": [1, 0, 1], "label": [0, 1, 1], "bought": [1, 1, 0], "a": ["x", "y", "x"]}
-    assert infer_columns(table)[1].name == "label"
-    features, label, *_ = infer_columns(table, label="bought")
-    assert label.name == "bought"
-    assert [feature.name for feature in features] == ["target", "label", "a"]
-
-
-def test_weight_and_group_are_recognised_and_are_no_features():
-    table = {
-        "Query_ID": ["q1", "q1", "q2"],
-        "session_id": ["s1", "s1", "s2"],
-        "weight": ["1", "0.5", "2"],
-        "a": ["x", "y", "x"],
-        "click": [0, 1, 0],
-    }
-    features, _, weight, group = infer_columns(table)
-    assert (weight, group) == ("weight", "Query_ID")
-    assert [feature.name for feature in features] == ["session_id", "a"]
-
-
-def test_a_weight_must_weigh_and_a_group_must_group():
-    table = {"weight": ["light", "heavy", "light"], "request_id": ["r1", "r2", "r3"], "click": [0, 1, 0]}
-    features, _, weight, group = infer_columns(table)
-    assert weight is None and group is None
-    assert [feature.name for feature in features] == ["weight", "request_id"]
-    for weights in ([-1, 2, 1], [None, 2, 1]):
-        assert infer_columns({"sample_weight": weights, "click": [0, 1, 0]})[2] is None
-
-
 def test_a_column_without_a_name_is_a_feature_like_others():
-    assert [feature.name for feature in infer_columns({"": ["x", "y"], "click": [0, 1]})[0]] == [""]
-
-
-@pytest.mark.parametrize(
-    ("table", "label", "message"),
-    [
-        ({}, None, "got none, and the columns none"),
-        ({"click": [], "a": []}, None, "got none, and the columns 'click', 'a'"),
-        ({"a": [1, 2], "b": [1, 2]}, None, "got the columns 'a', 'b'"),
-        ({"clicked": [1, 0], "b": [1, 2]}, "clicks", "Did you mean 'clicked'"),
-        ({"click": [0, 1], "b": [3, 3]}, None, r"'b' \(one value only\)"),
-        ({"click": [0, 1]}, None, "got no others"),
-        ({"click": [0, 1], 3: [1, 2]}, None, "got 3"),
-        ([1, 2], None, "got list"),
-    ],
-)
-def test_a_table_without_a_schema_is_refused_with_what_it_has(table, label, message):
-    with pytest.raises(SchemaError, match=message):
-        infer_columns(table, label=label)
+    assert [feature.name for feature in draft_schema({"": ["x", "y"], "click": [0, 1]}).features] == [""]
 
 
 def test_a_data_frame_drafts_the_same_schema_as_its_lists():
@@ -230,7 +178,7 @@ def test_a_data_frame_drafts_the_same_schema_as_its_lists():
 
 def test_numpy_values_are_read_as_plain_ones():
     frame = pl.DataFrame({"a": draw(lambda r: r.randint(18, 90)), "click": [0, 1] * (ROWS // 2)})
-    assert infer_columns({name: frame[name].to_numpy() for name in frame.columns}) == infer_columns(frame)
+    assert draft_schema({name: frame[name].to_numpy() for name in frame.columns}) == draft_schema(frame)
 
 
 class FarMissing:
@@ -273,4 +221,4 @@ def test_only_the_first_rows_are_looked_at():
         def __getitem__(self, name):
             return endless() if name == "a" else ([0, 1] * 10)
 
-    assert infer_columns(Endless(a=None, click=None))[0] == [Categorical(name="a")]
+    assert draft_schema(Endless(a=None, click=None)).features == [Categorical(name="a")]

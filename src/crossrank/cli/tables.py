@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from crossrank.cli.app import Json, Overwrite, SchemaFile, data_commands, out, say, table_of
+
+NARROWEST = 10  # a narrower column of values says nothing
 
 
 @data_commands.command("describe", epilog="Example: crossrank data describe clicks.csv --min-count 5")
@@ -27,18 +30,37 @@ def data_describe(
     if as_json:
         print(json.dumps(told.to_dict()))
         return
-    title = f"{told.name}: {told.rows:,} rows, mean of '{told.label}' {told.label_rate:.4f}"
-    table = table_of(
-        "column", "kind", "values", "missing", f"seen < {min_count}", "signal", "most frequent", title=title
-    )
+    mean = "" if told.label is None else f", mean of '{told.label}' {told.label_rate:.4f}"
+    headings = ("column", "kind", "values", "missing", f"seen < {min_count}", "signal", "most frequent")
+    rows = []
     for column in told.columns:
         top = ", ".join(f"{value} {share:.0%}" if share else value for value, share in column.top)
         distinct = "" if column.distinct is None else f"{column.distinct:,}"
         signal = "" if column.signal is None else f"{column.signal:.3f}"
-        table.add_row(column.name, column.kind, distinct, f"{column.missing:.1%}", f"{column.rare:.1%}", signal, top)
-    out.print(table)
+        rows.append((column.name, column.kind, distinct, f"{column.missing:.1%}", f"{column.rare:.1%}", signal, top))
+    _print_narrow(f"{told.name}: {told.rows:,} rows{mean}", headings, rows)
+    for name, reason in told.left_out.items():
+        say(f"left out: '{name}' ({reason})")
+    for note in told.notes:
+        say(f"note: {note}")
     for warning in told.warnings:
         say(f"warning: {warning}")
+
+
+def _print_narrow(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table as wide as the terminal: the first column is folded at most, the last one cut, or left out."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    room = out.width - sum(widths[1:-1]) - 3 * len(widths) - 1
+    last = room - widths[0] >= NARROWEST
+    table = table_of(*(headings if last else headings[:-1]), title=title, text=("kind", headings[-1]))
+    for column in table.columns:
+        column.no_wrap = True
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    if last:
+        table.columns[-1].max_width = room - widths[0]
+    for row in rows:
+        table.add_row(*(row if last else row[:-1]))
+    out.print(table)
 
 
 @data_commands.command("synthesize", epilog="Example: crossrank data synthesize --rows 45_000_000 --into criteo.txt")

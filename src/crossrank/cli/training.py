@@ -178,22 +178,23 @@ def predict(
 
 
 def _schema(table: Any, schema: Path | None, label: str | None) -> Any:
-    """The schema from a file, or a draft that is shown to the person."""
+    """The schema from a file, or a draft that is shown to the person; and warnings about its columns."""
+    from crossrank.data.describe import column_warnings
     from crossrank.schema import Schema
+    from crossrank.schema.draft import draft_schema
 
+    head = table.head()
     if schema is not None:
-        return Schema.load(schema)
-    draft = Schema.infer(table.head(), label=label)
-    kinds: dict[str, list[str]] = {}
-    for column in draft.features:
-        kinds.setdefault(column.kind, []).append(column.name)
-    say(f"no --schema: drafted one, with the {draft.label.kind} label '{draft.label.name}' and")
-    for kind, names in kinds.items():
-        say(f"  {kind}: {', '.join(names)}")
-    left_out = [name for name in table.columns if name not in set(draft.required)]
-    if left_out:
-        say(f"  left out: {', '.join(left_out)}")
-    return draft
+        meaning = Schema.load(schema)
+    else:
+        draft = draft_schema(head, label=label)
+        meaning = draft.schema
+        say(f"no --schema: drafted one, with the {meaning.label.kind} label '{meaning.label.name}' and")
+        for line in draft.lines():
+            say(line)
+    for warning in column_warnings(head, meaning):
+        say(f"warning: {warning}")
+    return meaning
 
 
 def _show_metrics(metrics: dict[str, Any], as_json: bool) -> None:

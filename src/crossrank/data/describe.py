@@ -1,33 +1,43 @@
 """What is in a table or a dataset, before anything is trained on it.
 
 For each column: how many values, how many missing, the most frequent ones, the share of rows whose value would count as
-unseen at a minimum count, and the **signal**: the share of the label's entropy that the column explains alone,
+unseen at a minimum count, and the **signal**: the share of the label that the column explains alone. For a binary label
+it is the share of its entropy,
 
     1 - H(label | column) / H(label),
 
-with the label rate of each value taken from the even rows and judged on the odd rows, so that a column of ids does not
-shine by memory. A signal near 1 means that the column knows the label: it leaks.
+for a number the share of the variance of its rank. What each value says of the label is taken from the even rows and
+judged on the odd rows, so that a column of ids does not shine by memory. A signal near 1 means that the column knows
+the label: it leaks.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data.batches import Batch
 from crossrank.data.dataset import EncodedDataset
 from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
-from crossrank.data.labels import labels_of_chunk
-from crossrank.schema import Categorical, Column, Multivalent, Numeric, Schema
+from crossrank.data.labels import labels_of_chunk, unusable_rows
+from crossrank.data.rows import EncodedRows, Floats
+from crossrank.errors import SchemaError
+from crossrank.schema import Categorical, Column, Label, LabelKind, Multivalent, Numeric, Schema
+from crossrank.schema.draft import Draft, draft_features, draft_schema
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SAMPLE_ROWS = 200_000
+FEWEST_ROWS = 50  # fewer may agree with the label by chance
 TOP = 3
-LEAK = 0.8
+LEAK: dict[LabelKind, float] = {"binary": 0.8, "real": 0.99}  # numbers that explain each other well are common
 BINS = 64
+ROWS_OF_A_BIN = 20  # at least, to know its rate of the label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +45,8 @@ class ColumnSummary:
     """One column; shares are of rows, for a multivalent column of values."""
 
     name: str
-    kind: str
-    distinct: int | None  # of a numeric column unknown
+    kind: str  # of feature; or weight, group, left out
+    distinct: int | None  # unknown of a numeric column, and of vectors and structs
     missing: float
     top: list[tuple[str, float]]
     rare: float  # the share that would be unseen at the minimum count
@@ -50,9 +60,11 @@ class Description:
 
     name: str
     rows: int
-    label: str
-    label_rate: float
+    label: str | None
+    label_rate: float | None
     columns: list[ColumnSummary]
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)  # which columns, and why
+    notes: list[str] = dataclasses.field(default_factory=list)  # about the drafted schema
 
     @property
     def warnings(self) -> list[str]:
@@ -69,70 +81,106 @@ def describe(
 
     Args:
         source: what ``open_table`` opens, or a dataset folder.
-        schema: what the columns mean; drafted where left out. Columns outside it are described as categories.
-        label: the label's name, for the draft.
+        schema: what the columns mean; drafted where left out. Columns that are no features are described as categories.
+        label: the label's name, for the draft. Without, and where no column has a usual name, there is no signal.
         min_count: the minimum count that the share of rare values is told for.
     """
     if isinstance(source, str | Path) and (Path(source) / "manifest.json").is_file():
         source = EncodedDataset.open(source)
     if isinstance(source, EncodedDataset):
-        train = source.train
-        batch = train.take(np.arange(min(train.num_rows, SAMPLE_ROWS)))
-        return _summarise(
-            str(source.path), source.encoder, train.num_rows, float(train.labels.mean()), batch, min_count
-        )
+        train, target = source.train, source.schema.label
+        some = train.rows.slice(0, min(train.num_rows, SAMPLE_ROWS))
+        columns = _summarise(source.encoder, train.num_rows, some.encoded, some.labels, min_count)
+        return Description(str(source.path), train.num_rows, target.name, float(train.labels.mean()), columns)
     return _describe_table(source, schema, label, min_count, table_options)
+
+
+def column_warnings(frame: pl.DataFrame, schema: Schema) -> list[str]:
+    """What a description of these rows warns of; rows that will be refused, with their places, do not count."""
+    if not set(schema.required) <= set(frame.columns):
+        return []
+    bad = np.any([bad for _, bad in unusable_rows(frame, schema)], axis=0)
+    frame = frame.select(list(schema.required)).filter(~bad)
+    return describe(frame, schema=schema).warnings if len(frame) else []
 
 
 def _describe_table(
     source: Any, schema: Schema | None, label: str | None, min_count: int, table_options: dict[str, Any]
 ) -> Description:
-    import torch
-
     from crossrank.data.table import open_table
 
     table = open_table(source, **table_options)
-    whole = _every_column(schema or Schema.infer(table.head(), label=label), table.columns)
+    head = table.head()
+    draft = _draft(head, label) if schema is None else _draft_of(schema, table.columns)
+    others = [name for name in table.columns if name in draft.left_out or name in (draft.weight, draft.group)]
+    nested = [name for name in others if head[name].dtype.is_nested()]
+    whole = _every_column(draft, [name for name in others if name not in nested])
     encoder = Encoder.fit(table, whole)
-    sample, labels, rows, total = None, None, 0, 0.0
-    for chunk in table.chunks([*whole.names, whole.label.name], rows=SAMPLE_ROWS):
-        values = labels_of_chunk(chunk, whole.label)
+    sample, labels, rows, total = None, np.zeros(0, np.float32), 0, 0.0
+    for chunk in table.chunks([*whole.names, *([draft.label.name] if draft.label else [])], rows=SAMPLE_ROWS):
+        values = labels_of_chunk(chunk, draft.label) if draft.label else labels
         if sample is None:
             sample, labels = encoder.encode(chunk.frame, where=chunk.where), values
-        rows += len(values)
+        rows += len(chunk.frame)
         total += float(values.sum(dtype=np.float64))
-    assert sample is not None and labels is not None  # a table without rows was refused above
-    batch = Batch(sample.features(), torch.from_numpy(labels))
-    return _summarise(table.name, encoder, rows, total / rows, batch, min_count)
+    assert sample is not None  # a table without rows was refused above
+    columns = [
+        *_summarise(encoder, rows, sample, labels, min_count),
+        *(ColumnSummary(name, "", None, head[name].null_count() / len(head), [], 0.0, None, []) for name in nested),
+    ]
+    meanings = dict.fromkeys(draft.left_out, "left out") | {draft.weight: "weight", draft.group: "group"}
+    columns = [
+        dataclasses.replace(column, kind=meanings[column.name], warnings=[]) if column.name in others else column
+        for column in sorted(columns, key=lambda column: table.columns.index(column.name))
+    ]
+    name, rate = (draft.label.name, total / rows) if draft.label else (None, None)
+    return Description(table.name, rows, name, rate, columns, draft.left_out, draft.notes)
 
 
-def _every_column(schema: Schema, names: tuple[str, ...]) -> Schema:
-    """The schema with every value counted, and with the columns it leaves out as categories."""
+def _draft(head: pl.DataFrame, label: str | None) -> Draft:
+    """The drafted schema; without a label where none is named and none can be found."""
+    try:
+        return draft_schema(head, label=label)
+    except SchemaError as error:
+        if label is not None:
+            raise
+        draft = draft_features(head)
+        return dataclasses.replace(draft, notes=[f"there is no label, so no signal: {error}", *draft.notes])
+
+
+def _draft_of(schema: Schema, names: Iterable[str]) -> Draft:
+    """A schema that a person gave, as if it were drafted."""
+    left_out = dict.fromkeys((name for name in names if name not in set(schema.required)), "not in the schema")
+    weight, group = (None if name in schema.names else name for name in (schema.weight, schema.group))
+    features = list(schema.features)
+    return Draft(features=features, left_out=left_out, notes=[], label=schema.label, weight=weight, group=group)
+
+
+def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
+    """The drafted features with every value counted, and other columns as categories."""
     counted: list[Column] = []
-    for column in schema.features:
+    for column in draft.features:
         if isinstance(column, Numeric):
             counted.append(column)
         else:
             counted.append(dataclasses.replace(column, min_count=1, max_size=None, hash_size=None))
-    known = {schema.label.name, schema.weight, *schema.names}
-    return Schema(
-        [*counted, *(Categorical(name=name) for name in names if name not in known)], schema.label, schema.weight
-    )
+    label = draft.label or Label(name="no label")
+    return Schema([*counted, *(Categorical(name=name) for name in others)], label)
 
 
-def _summarise(name: str, encoder: Encoder, rows: int, label_rate: float, sample: Batch, min_count: int) -> Description:
-    labels = sample.labels.numpy()
-    binary = encoder.schema.label.kind == "binary"
-    ids = sample.features.categorical.numpy()
+def _summarise(encoder: Encoder, rows: int, sample: EncodedRows, labels: Floats, min_count: int) -> list[ColumnSummary]:
+    """Each column of the encoder; without labels, or with a few only, none has a signal."""
+    kind, told = encoder.schema.label.kind, len(labels) >= FEWEST_ROWS
     columns = []
     for i, column in enumerate(encoder.schema.categorical):
-        signal = _signal(ids[:, i], labels) if binary else None
+        signal = _signal(sample.categorical[:, i], labels, kind) if told else None
         columns.append(_categories(encoder, column, rows, min_count, signal))
     columns += [_categories(encoder, column, rows, min_count, None) for column in encoder.schema.multivalent]
     for i, number in enumerate(encoder.schema.numeric):
-        signal = _signal(_binned(sample.features.numeric[:, i].numpy()), labels) if binary else None
-        columns.append(_number(encoder, number, signal))
-    return Description(name, rows, encoder.schema.label.name, label_rate, columns)
+        numbers = sample.numeric[:, i]
+        signal = _signal(_binned(numbers, labels, kind), labels, kind) if told else None
+        columns.append(_number(encoder, number, signal, constant=bool((numbers == numbers[0]).all())))
+    return columns
 
 
 def _categories(
@@ -147,44 +195,62 @@ def _categories(
     distinct = int((known > 0).sum())
     warnings = []
     if distinct + (counts[MISSING_ID] > 0) + (counts[UNSEEN_ID] > 0) <= 1:
-        warnings.append("is the same in every row: it cannot help.")
+        warnings.append(_constant(rows))
     elif column.kind == "categorical" and distinct > 0.9 * rows and rows > 1:
-        warnings.append("is different in nearly every row, like an id: leave it out, or it is learned by heart.")
-    warnings += _leaks(signal)
+        warnings.append(
+            f"has {distinct:,} different values in {rows:,} rows, like an id: leave it out, or it is learned by heart."
+        )
+    warnings += _leaks(signal, encoder.schema.label.kind)
     missing = float(counts[MISSING_ID] / total)
     return ColumnSummary(column.name, column.kind, distinct, missing, top, rare, signal, warnings)
 
 
-def _number(encoder: Encoder, column: Numeric, signal: float | None) -> ColumnSummary:
+def _number(encoder: Encoder, column: Numeric, signal: float | None, *, constant: bool) -> ColumnSummary:
     known = encoder.statistics[column.name]
     total = max(known.count + known.missing, 1)
     mean = "mean of logs" if column.log_shift is not None else "mean"
     top = [(f"{mean} {known.mean:.4g}", 0.0), (f"deviation {known.deviation:.4g}", 0.0)]
-    return ColumnSummary(column.name, column.kind, None, known.missing / total, top, 0.0, signal, _leaks(signal))
+    warnings = [_constant(total)] if constant else _leaks(signal, encoder.schema.label.kind)
+    return ColumnSummary(column.name, column.kind, None, known.missing / total, top, 0.0, signal, warnings)
 
 
-def _leaks(signal: float | None) -> list[str]:
-    return ["nearly determines the label: does it leak?"] if signal is not None and signal > LEAK else []
+def _constant(rows: int) -> str:
+    return f"is the same in all {rows:,} rows that were looked at: it cannot help."
 
 
-def _binned(numbers: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Equally filled bins; equal numbers share one."""
-    edges = np.unique(np.quantile(numbers, np.linspace(0, 1, BINS + 1)[1:-1]))
-    return np.searchsorted(edges, numbers)
+def _leaks(signal: float | None, kind: LabelKind) -> list[str]:
+    leaks = signal is not None and signal > LEAK[kind]
+    return [f"nearly determines the label alone (signal {signal:.3f}): does it leak?"] if leaks else []
 
 
-def _signal(values: NDArray[Any], labels: NDArray[np.float32]) -> float | None:
-    """The share of the label's entropy explained on odd rows by the rates of even rows; None for a single class."""
-    base = labels[0::2].mean() if len(labels) > 1 else 0.0
-    if len(labels) < 4 or not 0 < base < 1 or not 0 < labels[1::2].mean() < 1:
+def _binned(numbers: Floats, labels: Floats, kind: LabelKind) -> NDArray[np.int64]:
+    """Bins that even rows fill equally, for a binary label those of each class; equal numbers share one."""
+    even, classes = numbers[0::2], labels[0::2]
+    parts = [even[classes == 0], even[classes == 1]] if kind == "binary" else [even]
+    cuts = []
+    for part in parts:
+        bins = max(1, min(BINS // len(parts), len(part) // ROWS_OF_A_BIN))
+        cuts += [np.quantile(part, np.linspace(0, 1, bins + 1))] if len(part) else []
+    return np.searchsorted(np.unique(np.concatenate(cuts)), numbers, side="right")
+
+
+def _signal(values: NDArray[Any], labels: Floats, kind: LabelKind) -> float | None:
+    """The share of the label explained on odd rows by what even rows say; None where all of these have one label."""
+    if kind == "real":
+        labels = (np.searchsorted(np.sort(labels), labels) / len(labels)).astype(np.float32)
+    even, odd = labels[0::2], labels[1::2]
+    base = float(even.mean())
+    if (even == even[0]).all() or (odd == odd[0]).all():
         return None
     size = int(values.max()) + 1
     seen = np.bincount(values[0::2], minlength=size)
-    clicks = np.bincount(values[0::2], weights=labels[0::2], minlength=size)
-    rate = np.clip((clicks + base) / (seen + 1), 1e-6, 1 - 1e-6)  # one row of the base rate, for values seen seldom
-    odd = labels[1::2]
+    sums = np.bincount(values[0::2], weights=even, minlength=size)
+    means = ((sums + base) / (seen + 1))[values[1::2]]  # one row of the base rate, for values seen seldom
 
-    def entropy(rates: Any) -> float:
+    def loss(answers: Any) -> float:
+        if kind == "real":
+            return float(((odd - answers) ** 2).mean())
+        rates = np.clip(answers, 1e-6, 1 - 1e-6)
         return float(-(odd * np.log(rates) + (1 - odd) * np.log1p(-rates)).mean())
 
-    return max(0.0, 1 - entropy(rate[values[1::2]]) / entropy(np.full(len(odd), base, np.float64)))
+    return max(0.0, 1 - loss(means) / loss(np.full(len(odd), base)))

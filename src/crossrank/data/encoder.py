@@ -142,7 +142,7 @@ class Encoder:
         for column in self.schema.multivalent:
             pieces, offsets = pieces_of_series(frame[column.name], column.separator)
             bags.append((self.vocabularies[column.name].ids(pieces), offsets))
-        numbers = numbers_of_frame(frame, self._numeric_names, where)
+        numbers = numbers_of_frame(frame, self.schema.numeric, where)
         return EncodedRows(side_by_side(ids, len(frame)), self._scale(numbers), tuple(bags))
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> EncodedRows:
@@ -163,11 +163,7 @@ class Encoder:
             bag_ids = np.fromiter(chain.from_iterable(cells), np.uint32)
             bags.append((bag_ids, offsets_of(np.array([len(cell) for cell in cells], np.int64))))
         categorical = np.array(ids, np.uint32).reshape(len(rows), len(lookups))
-        return EncodedRows(categorical, self._scale(numbers_of_rows(rows, self._numeric_names)), tuple(bags))
-
-    @cached_property
-    def _numeric_names(self) -> list[str]:
-        return [column.name for column in self.schema.numeric]
+        return EncodedRows(categorical, self._scale(numbers_of_rows(rows, self.schema.numeric)), tuple(bags))
 
     @cached_property
     def scaling(self) -> Scaling:
@@ -190,7 +186,8 @@ class Encoder:
             cells = [texts[start:stop] for start, stop in pairwise(offsets)]
             values[many.name] = [None if cell == [None] else cell for cell in cells]
         numbers = self.scaling.restore(rows.numeric)
-        values |= {name: numbers[:, position].tolist() for position, name in enumerate(self._numeric_names)}
+        for position, number in enumerate(self.schema.numeric):
+            values[number.name] = numbers[:, position].tolist()
         return values
 
     def _texts(self, name: str, ids: NDArray[np.integer]) -> list[str | None]:

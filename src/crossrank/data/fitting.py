@@ -187,7 +187,7 @@ class _NumberReader:
     """
 
     def __init__(self, column: Numeric) -> None:
-        self._name, self._shifts = column.name, log_shifts([column])
+        self._name, self._markers, self._shifts = column.name, column.markers, log_shifts([column])
         self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
         self._moments = Moments()
 
@@ -208,13 +208,14 @@ class _NumberReader:
         return self._moments.finish()
 
     def _parse(self, chunk: Chunk) -> Doubles:
-        return take_logs(numbers_of_series(chunk.column(self._name), chunk.where), self._shifts)
+        numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers)
+        return take_logs(numbers, self._shifts)
 
     def _learn(self, chunk: Chunk) -> None:
         """Read the texts that this chunk brought."""
         new = self._codes.words[len(self.known) :]
         if len(new):
-            numbers, bad = parse_column(texts_of_words(new))
+            numbers, bad = parse_column(texts_of_words(new), self._markers)
             if bad.any():
                 self._parse(chunk)  # raises, with the place
             self.known = np.append(self.known, take_logs(numbers, self._shifts))

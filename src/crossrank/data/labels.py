@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossrank.data.numbers import Doubles, Mask, Where, parse_column
+from crossrank.data.numbers import Doubles, Mask, Where, number_of_value, parse_column
 from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.data.words import distinct_words, texts_of_words
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from crossrank.data.table import Chunk
 
-WORDS = {"true": "1", "false": "0", "True": "1", "False": "0"}
+WORDS = {"true": "1", "false": "0"}  # in any case
 
 
 def labels_of_chunk(chunk: Chunk, label: Label) -> Floats:
     """The labels as float32.
 
     Raises:
-        DataError: for a missing label, one that is no number, or a binary one other than 0 and 1, with its place.
+        DataError: for a missing label, one that is no number, or a binary one of neither class, with its place.
     """
     if label.name in chunk.words:  # most labels are equal: read each text once
         words = chunk.words[label.name]
@@ -36,15 +36,18 @@ def labels_of_chunk(chunk: Chunk, label: Label) -> Floats:
             return labels.take(np.searchsorted(distinct, words))
     column = chunk.column(label.name)
     labels, bad = _parse_labels(column, label)
-    wanted = "0 or 1" if label.kind == "binary" else "a finite number in every row"
-    _refuse(bad, column, f"Label '{label.name}' must be {wanted}", chunk.where)
+    classes = " or ".join(label.classes or ("0", "1"))
+    wanted = classes if label.kind == "binary" else "a finite number in every row"
+    hint = "Map it first, or drop those rows."
+    _refuse(bad, column, f"Label '{label.name}' must be {wanted}", chunk.where, hint=hint)
     return labels
 
 
 def weights_of_series(column: pl.Series, where: Where) -> Floats:
     """The weights as float32: finite and not negative."""
     weights, bad = _parse_weights(column)
-    _refuse(bad, column, f"Weight '{column.name}' must be a finite number, 0 or more", where)
+    hint = "Mend or drop those rows, or give a schema in which it is no weight."
+    _refuse(bad, column, f"Weight '{column.name}' must be a finite number, 0 or more", where, hint=hint)
     return weights
 
 
@@ -54,20 +57,34 @@ def unusable_rows(frame: pl.DataFrame, schema: Schema) -> Iterator[tuple[str, Ma
     if schema.weight:
         yield f"bad weight '{schema.weight}'", _parse_weights(frame[schema.weight])[1]
     for column in schema.numeric:
-        yield f"bad number in '{column.name}'", parse_column(frame[column.name])[1]
+        yield f"bad number in '{column.name}'", parse_column(frame[column.name], column.markers)[1]
 
 
 def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:
     import polars as pl
 
+    if label.classes:
+        return _parse_classes(column, label.classes)
     labels, bad = parse_column(column)
     if label.kind == "real":
         return _single(labels), bad | np.isnan(labels)
     wrong = (labels != 0) & (labels != 1)
     if wrong.any() and column.dtype == pl.String:
-        labels, bad = parse_column(column.replace(WORDS))
+        labels, bad = parse_column(column.str.strip_chars().str.to_lowercase().replace(WORDS))
         wrong = (labels != 0) & (labels != 1)
     return _single(labels), bad | wrong
+
+
+def _parse_classes(column: pl.Series, classes: Sequence[str]) -> tuple[Floats, Mask]:
+    """0 for the first class and 1 for the second; they are compared as numbers where both are."""
+    try:
+        first, second = map(number_of_value, classes)
+        numbers, bad = parse_column(column)
+        return _single(1.0 * (numbers == second)), bad | ((numbers != first) & (numbers != second))
+    except ValueError:
+        texts = text_of_series(column).str.strip_chars()
+        is_first, is_second = ((texts == text.strip()).fill_null(False).to_numpy() for text in classes)
+        return is_second.astype(np.float32), ~(is_first | is_second)
 
 
 def _parse_weights(column: pl.Series) -> tuple[Floats, Mask]:
@@ -80,11 +97,11 @@ def _single(numbers: Doubles) -> Floats:
         return numbers.astype(np.float32)
 
 
-def _refuse(bad: Mask, column: pl.Series, contract: str, where: Where) -> None:
+def _refuse(bad: Mask, column: pl.Series, contract: str, where: Where, *, hint: str) -> None:
     if bad.any():
         row = int(bad.argmax())
         shown = text_of_value(column[row]) or "nothing"
-        raise DataError(f"{contract}; got {shown[:60]} in {where(row)}.", hint="Map it first, or drop those rows.")
+        raise DataError(f"{contract}; got {shown[:60]} in {where(row)}.", hint=hint)
 
 
 class GroupNumbers:

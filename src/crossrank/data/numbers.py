@@ -1,12 +1,12 @@
 """Reading numbers strictly: as features, labels and weights, from columns and from single values.
 
-Missing is NaN. Text with blanks around it is read; text that is no number, and anything infinite (also in 32 bits), is
-refused with its place.
+Missing is NaN: nothing, and the texts that count as missing in the column. Text with blanks around it is read; text
+that is no number, and anything infinite (also in 32 bits), is refused with its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from crossrank.data.parallel import for_each
 from crossrank.errors import DataError
+from crossrank.schema import Numeric
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Where = Callable[[int], str]
 Doubles: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
+NO_MARKERS: frozenset[str] = frozenset()
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -30,11 +32,11 @@ def in_data_frame(row: int) -> str:
     return f"row {row + 1:,} of the data frame"
 
 
-def number_of_value(value: object) -> float:
+def number_of_value(value: object, markers: Set[str] = NO_MARKERS) -> float:
     """One value as a double.
 
-    >>> number_of_value(" 1e3 "), number_of_value(True), number_of_value(None)
-    (1000.0, 1.0, nan)
+    >>> number_of_value(" 1e3 "), number_of_value(True), number_of_value(None), number_of_value("N/A", {"n/a"})
+    (1000.0, 1.0, nan, nan)
 
     Raises:
         ValueError: for what is no finite number.
@@ -42,7 +44,8 @@ def number_of_value(value: object) -> float:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str):
-        value = value.strip() or None
+        value = value.strip()
+        value = None if not value or value.lower() in markers else value
     if value is None:
         return np.nan
     if not isinstance(value, str | bool | int | float | Decimal) or (isinstance(value, str) and "_" in value):
@@ -56,28 +59,29 @@ def number_of_value(value: object) -> float:
     return number
 
 
-def numbers_of_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> Doubles:
+def numbers_of_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[Numeric]) -> Doubles:
     """The numbers of dictionaries, as :func:`numbers_of_frame` reads them: (N, M)."""
-    numbers = np.empty((len(rows), len(names)))
+    numbers = np.empty((len(rows), len(columns)))
+    named = [(column.name, column.markers) for column in columns]
     for position, row in enumerate(rows):
         try:
-            numbers[position] = [number_of_value(row[name]) for name in names]
+            numbers[position] = [number_of_value(row[name], markers) for name, markers in named]
         except ValueError:
-            name = next(name for name in names if _unreadable(row[name]))
+            name = next(name for name, markers in named if _unreadable(row[name], markers))
             raise not_a_number(row[name], name, f"row {position + 1:,}") from None
     return numbers
 
 
-def _unreadable(value: object) -> bool:
+def _unreadable(value: object, markers: Set[str]) -> bool:
     try:
-        number_of_value(value)
+        number_of_value(value, markers)
     except ValueError:
         return True
     return False
 
 
-def parse_column(column: pl.Series) -> tuple[Doubles, Mask]:
-    """The numbers of a column, and which rows cannot be read.
+def parse_column(column: pl.Series, markers: Set[str] = NO_MARKERS) -> tuple[Doubles, Mask]:
+    """The numbers of a column in which some texts count as missing, and which rows cannot be read.
 
     Raises:
         DataError: for a column that cannot hold numbers, such as dates or lists.
@@ -93,8 +97,10 @@ def parse_column(column: pl.Series) -> tuple[Doubles, Mask]:
     numbers = parsed.to_numpy()
     bad = np.abs(numbers) > LARGEST
     if parsed.null_count() > column.null_count():  # what polars cannot read is read by Python's rule: they must agree
-        numbers = numbers.copy()
-        for row in (parsed.is_null() & column.is_not_null()).arg_true().to_list():
+        numbers, unread = numbers.copy(), parsed.is_null() & column.is_not_null()
+        if markers:
+            unread &= ~column.str.strip_chars().str.to_lowercase().is_in(list(markers))
+        for row in unread.arg_true().to_list():
             try:
                 numbers[row] = number_of_value(column[row])
             except ValueError:
@@ -102,24 +108,25 @@ def parse_column(column: pl.Series) -> tuple[Doubles, Mask]:
     return numbers, bad
 
 
-def numbers_of_frame(frame: pl.DataFrame, names: Sequence[str], where: Where) -> Doubles:
+def numbers_of_frame(frame: pl.DataFrame, columns: Sequence[Numeric], where: Where) -> Doubles:
     """Columns of a frame as doubles: (N, M).
 
     Raises:
         DataError: for text that is no number, or a number too large, with its place.
     """
-    numbers = np.empty((len(frame), len(names)), order="F")  # column by column, as they come
+    numbers = np.empty((len(frame), len(columns)), order="F")  # column by column, as they come
 
     def read(position: int) -> None:
-        numbers[:, position] = numbers_of_series(frame[names[position]], where)
+        column = columns[position]
+        numbers[:, position] = numbers_of_series(frame[column.name], where, column.markers)
 
-    for_each(range(len(names)), read, num_rows=len(frame))
+    for_each(range(len(columns)), read, num_rows=len(frame))
     return numbers
 
 
-def numbers_of_series(column: pl.Series, where: Where) -> Doubles:
+def numbers_of_series(column: pl.Series, where: Where, markers: Set[str] = NO_MARKERS) -> Doubles:
     """The same of one column: (N,)."""
-    numbers, bad = parse_column(column)
+    numbers, bad = parse_column(column, markers)
     if bad.any():
         row = int(bad.argmax())
         raise not_a_number(column[row], column.name, where(row))
@@ -129,5 +136,6 @@ def numbers_of_series(column: pl.Series, where: Where) -> Doubles:
 def not_a_number(value: object, name: str, place: str) -> DataError:
     return DataError(
         f"Column '{name}' must hold finite numbers; got {repr(value)[:60]} in {place}.",
-        hint="Leave the cell empty where a number is missing, or declare the column categorical.",
+        hint='Leave the cell empty where a number is missing, list the text under "missing" of the column in the '
+        "schema, or declare the column categorical.",
     )

@@ -96,6 +96,7 @@ class _Reading:
         self._builder, self._groups = EncoderBuilder(schema), GroupNumbers()
         self._skipped: Counter[str] = Counter()
         self._num_rows, self._num_training = 0, 0
+        self._labels: set[float] = set()  # of training rows: the least and the greatest of each chunk
 
     def chunks(self) -> Generator[tuple[SpooledChunk, float]]:
         """Each chunk, coded, and the share of the table that is done."""
@@ -115,7 +116,9 @@ class _Reading:
         labels, weights, groups = _targets(chunk, self._schema, self._groups)
         coded = self._builder.add(chunk, training)
         self._num_rows += len(parts)
-        self._num_training += int(training.sum())
+        if training.any():
+            self._num_training += int(training.sum())
+            self._labels |= {float(end(labels[training])) for end in (np.min, np.max)}
         return SpooledChunk(coded, parts, labels, weights, groups)
 
     def _leave_out(self, chunk: Chunk, parts: NDArray[np.uint8]) -> tuple[Chunk, NDArray[np.uint8]]:
@@ -132,6 +135,13 @@ class _Reading:
             raise DataError(
                 f"Some rows must be left for training; got none of {self._num_rows:,} in {self._table.name}.",
                 hint="Give more rows, or a larger first fraction.",
+            )
+        if len(self._labels) == 1:
+            label, (value,) = self._schema.label, self._labels
+            shown = label.classes[int(value)] if label.classes else f"{value:g}"
+            raise DataError(
+                f"Label '{label.name}' must differ between training rows; got {shown} in all {self._num_training:,}.",
+                hint="Name another column as the label, give rows of both kinds, or divide them by another split.",
             )
         return self._builder.finish()
 

@@ -202,16 +202,28 @@ def _open_files(paths: Sequence[Path], separator: str | None, header: Sequence[s
 
 def _in_folder(folder: Path) -> list[Path]:
     try:
-        files = sorted(file for file in folder.iterdir() if file.is_file() and file.name[0] not in "._")
+        inside = sorted(item for item in folder.iterdir() if item.name[0] not in "._")
+        deeper = [item for item in inside if item.is_dir() and any(map(_is_table, item.rglob("*")))]
     except OSError as error:
         raise unreadable(folder, error) from None
-    found = [file for file in files if file.name.endswith(SUFFIXES)]
+    files = [item for item in inside if item.is_file()]
+    found = [file for file in files if _is_table(file)]
+    if deeper:
+        raise DataError(
+            f"The tables in {folder} must stand side by side; got {len(found)} there, and more in its subfolders "
+            f"{listing(item.name for item in deeper)}, which would not be read.",
+            hint="Move them into one folder, or move those away that do not belong to the table.",
+        )
     if not found:
         raise DataError(
             f"The folder {folder} must hold tables ({', '.join((*TEXT_SUFFIXES, '.parquet'))}, also .gz and .zst); got "
             f"{listing(file.name for file in files)}."
         )
     return found
+
+
+def _is_table(path: Path) -> bool:
+    return path.name.endswith(SUFFIXES) and path.is_file()
 
 
 def _is_parquet(path: Path) -> bool:

@@ -62,10 +62,24 @@ class Numeric:
     name: str
     log_shift: float | None = setting(None, "take log(x + this); leave out for no logarithm")
     standardize: bool = setting(True, "subtract the training mean and divide by the training deviation")
+    missing: tuple[str, ...] = setting(
+        (), "texts that count as missing, whatever their case; an empty cell always does"
+    )
 
     def __post_init__(self) -> None:
         if self.log_shift is not None and not math.isfinite(self.log_shift):
             raise SchemaError(f"log_shift of column '{self.name}' must be a finite number; got {self.log_shift}.")
+        for text in self.missing:
+            if _is_finite(text):
+                raise SchemaError(
+                    f"Texts that count as missing must not be numbers; column '{self.name}' has '{text}'.",
+                    hint="Empty such cells in the table instead.",
+                )
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """The texts that count as missing, as they are compared."""
+        return frozenset(text.strip().lower() for text in self.missing)
 
 
 Column: TypeAlias = Categorical | Multivalent | Numeric
@@ -75,10 +89,22 @@ COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-    """The column to predict: ``binary`` (0 or 1, trained with log loss) or ``real`` (a number, squared error)."""
+    """The column to predict: ``binary`` (0 or 1, trained with log loss) or ``real`` (a number, squared error).
+
+    ``classes`` are the two values of a binary label that are not 0 and 1, or true and false: the first counts as 0, the
+    second as 1.
+    """
 
     name: str
     kind: LabelKind = "binary"
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.classes and (self.kind != "binary" or len(set(self.classes)) != 2 or len(self.classes) != 2):
+            raise SchemaError(
+                f"The classes of label '{self.name}' must be two values of a binary label; got {listing(self.classes)} "
+                f"for a {self.kind} one."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,13 +170,12 @@ class Schema:
         yield from dict.fromkeys([*self.names, self.label.name, *filter(None, (self.weight, self.group))])
 
     def to_dict(self) -> dict[str, Any]:
-        features = [{"kind": column.kind, **dataclasses.asdict(column)} for column in self.features]
         return {
             "format_version": FORMAT_VERSION,
-            "label": dataclasses.asdict(self.label),
+            "label": _written(self.label),
             "weight": self.weight,
             "group": self.group,
-            "features": [{key: value for key, value in column.items() if value is not None} for column in features],
+            "features": [{"kind": column.kind, **_written(column)} for column in self.features],
         }
 
     @classmethod
@@ -196,13 +221,32 @@ class Schema:
     def infer(cls, table: Any, *, label: str | None = None) -> Schema:
         """Draft a schema by looking at a table; the person corrects what it got wrong.
 
+        What may be wrong is warned of; :func:`crossrank.schema.draft.draft_schema` tells more, and does not warn.
+
         Args:
             table: a polars or pandas data frame, or a mapping from names to lists of values; some thousand rows do.
             label: the name of the label, where it is not one of the usual names (label, click, clicked, target, y).
         """
-        from crossrank.schema.infer import infer_columns
+        from crossrank.schema.draft import draft_schema
 
-        return cls(*infer_columns(table, label=label))
+        return draft_schema(table, label=label).warned().schema
+
+
+def _written(part: Column | Label) -> dict[str, Any]:
+    """The fields that say something; as in schemas of before there were others."""
+    fields = {key: getattr(part, key) for key in part.__dataclass_fields__}
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in fields.items()
+        if value is not None and value != ()
+    }
+
+
+def _is_finite(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _column(values: Any) -> Column:

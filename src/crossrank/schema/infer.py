@@ -1,18 +1,17 @@
-"""Draft the meaning of each column by looking at a table's first rows.
+"""What a column seems to mean, as a feature, from its first rows.
 
 The draft errs towards columns that can always be encoded, and the person corrects it. A column becomes
 
-- the label: the given name, or the first of label, click, clicked, is_click, target, y that is there;
-- the weight: sample_weight or weight, if each row has a number that is not negative;
-- the group: query_id, qid, session_id, request_id or group, if some value repeats; it is then not a feature;
 - nothing: one value in all rows; dates and times, of which tomorrow brings new ones; a name for each row (a counter, or
-  text or an id that never repeats); vectors, structs and bytes. To use one anyway, write it into the schema;
+  text or an id that never repeats, the index that pandas writes); vectors, structs and bytes. To use one anyway, write
+  it into the schema;
 - multivalent: lists, or text whose pieces between "|", ";" or "," repeat far more than whole cells do;
 - numeric: numbers, except whole ones that are codes; with a logarithm where they are not negative and strongly skewed;
 - categorical: everything else. Where many values are seen once, values never seen will come too, and those seen once
   train the id for the unseen (``min_count=2``).
 
-Numbers that stand as text, as in CSV files, count as numbers. Rules about repetition wait for 50 rows.
+Numbers that stand as text, as in CSV files, count as numbers, and texts such as NA among them as missing. Rules about
+repetition wait for 50 rows.
 """
 
 from __future__ import annotations
@@ -21,77 +20,34 @@ import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from itertools import chain, islice
 from statistics import fmean
 from typing import Any
 
-from crossrank.errors import SchemaError, did_you_mean, listing
-from crossrank.schema.columns import Categorical, Column, Label, LabelKind, Multivalent, Numeric
+from crossrank.errors import SchemaError, listing
+from crossrank.schema.columns import Categorical, Column, Multivalent, Numeric
 
 MAX_ROWS = 10_000
 ENOUGH_ROWS = 50  # fewer say little about what repeats
 MAX_CODES = 32  # whole numbers with at most this many values are codes: hours, days, grades
 
-LABEL_NAMES = ("label", "click", "clicked", "is_click", "target", "y")
-WEIGHT_NAMES = ("sample_weight", "weight")
-GROUP_NAMES = ("query_id", "qid", "session_id", "request_id", "group")
 CODE_WORDS = {"id", "ids", "uid", "userid", "itemid", "code", "type", "category", "zip"}
 TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "at"}
+MARKERS = {"na", "n/a", "nan", "null", "none", "?", "-"}  # what people write for a missing number, in any case
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 PADDED = re.compile(r"0\d+", re.ASCII)  # 007, a code and not a number
-GROUPED_DIGITS = re.compile(r"[+-]?\d+(,\d+)?|[+-]?\d{1,3}(,\d{3})*(\.\d+)?", re.ASCII)  # 3,14 and 1,234,567.5
+WRITTEN_NUMBER = re.compile(  # 3,14 and 1,234,567.5 and $12 and 5 %
+    r"[+-]?\s?[$€£¥]?\s?[+-]?(\d+([.,]\d+)?|\d{1,3}([.,' ]\d{3})+([.,]\d+)?)\s?[%$€£¥]?", re.ASCII
+)
+INDEX_NAME = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?", re.ASCII)  # how pandas names an index without a name
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?", re.ASCII)
 
 
-def infer_columns(table: Any, *, label: str | None = None) -> tuple[list[Column], Label, str | None, str | None]:
-    """The drafted features, label, weight and group of a table.
-
-    Args:
-        table: a polars or pandas data frame, or a mapping from names to lists of values; 10,000 rows are looked at.
-        label: the name of the label, where it is not one of the usual names.
-
-    Raises:
-        SchemaError: for a table without rows or columns, no label, a label that is neither binary nor a number, or no
-            column that could be a feature.
-
-    Example:
-        >>> table = {"age": [31.5, 40.0, 22.5], "tags": ["a|b", "b", "a|c"], "click": ["0", "1", "0"]}
-        >>> features, label, weight, group = infer_columns(table)
-        >>> [(column.kind, column.name) for column in features]
-        [('numeric', 'age'), ('multivalent', 'tags')]
-        >>> label
-        Label(name='click', kind='binary')
-    """
-    columns = _read(table)
-    target = _find_label(columns, label)
-    others = {name: cells for name, cells in columns.items() if name != target.name}
-    weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
-    group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
-    features = _features({name: cells for name, cells in others.items() if name not in (weight, group)})
-    return features, target, weight, group
-
-
-def infer_features(table: Any) -> list[Column]:
-    """The drafted features of a table all of whose columns may be features; label, weight and group stand elsewhere."""
-    return _features(_read(table))
-
-
-def _features(columns: Mapping[str, list[Any]]) -> list[Column]:
-    drafts = {name: _draft(name, cells) for name, cells in columns.items()}
-    features = [draft for draft in drafts.values() if not isinstance(draft, str)]
-    if not features:
-        reasons = ", ".join(f"'{name}' ({reason})" for name, reason in islice(drafts.items(), 6))
-        raise SchemaError(
-            f"A table needs a column that can be a feature; got {reasons or 'no others'}.",
-            hint="To use one of them anyway, write the schema by hand.",
-        )
-    return features
-
-
-def _read(table: Any) -> dict[str, list[Any]]:
+def read_columns(table: Any) -> dict[str, list[Any]]:
+    """The first rows of a table, with None for what is missing."""
     if not isinstance(table, Mapping) and not hasattr(table, "columns"):
         raise SchemaError(f"A table must be a data frame or a mapping from names to lists; got {type(table).__name__}.")
     names = list(table if isinstance(table, Mapping) else table.columns)
@@ -117,63 +73,24 @@ def _cell(value: Any) -> Any:
     return None if value == "" or (isinstance(value, float) and math.isnan(value)) else value
 
 
-def _named(columns: Iterable[str], usual: Iterable[str]) -> Iterator[str]:
-    return (name for wanted in usual for name in columns if name.lower() == wanted)
-
-
-def _find_label(columns: Mapping[str, list[Any]], label: str | None) -> Label:
-    if label is not None and label not in columns:
-        raise SchemaError(
-            f"Label '{label}' must be a column of the table; its columns are {listing(columns)}.",
-            hint=did_you_mean(label, columns),
-        )
-    name = label if label is not None else next(_named(columns, LABEL_NAMES), None)
-    if name is None:
-        raise SchemaError(
-            f"A label is named {', '.join(LABEL_NAMES[:-1])} or {LABEL_NAMES[-1]}; got the columns {listing(columns)}.",
-            hint="Say which column is the label.",
-        )
-    return Label(name=name, kind=_label_kind(name, columns[name]))
-
-
-def _label_kind(name: str, cells: list[Any]) -> LabelKind:
-    values = [cell for cell in cells if cell is not None]
-    numbers = set(_numbers(values))
-    if numbers and numbers != {-1, 1}:
-        return "binary" if numbers <= {0, 1} else "real"
-    wrong = [value for value in values if str(value).lower() not in ("0", "1", "true", "false")]
-    if values and not wrong:
-        return "binary"
-    got = repr(wrong[0]) if wrong else "missing values only"
-    raise SchemaError(
-        f"Label '{name}' must be 0 or 1, true or false, or a number that is not a class; got {got}.",
-        hint="Map it to 0 and 1 first, or name another column as the label.",
-    )
-
-
-def _is_weight(cells: list[Any]) -> bool:
-    return min(_numbers(cells), default=-1) >= 0
-
-
-def _repeats(cells: list[Any]) -> bool:
-    values = [str(cell) for cell in cells if cell is not None]
-    return len(set(values)) < len(values)
-
-
-def _draft(name: str, cells: list[Any]) -> Column | str:
+def draft_column(name: str, cells: list[Any]) -> Column | str:
     """The column's meaning, or why it should be left out."""
     values = [cell for cell in cells if cell is not None]
     if all(cell == cells[0] for cell in cells):
         return "one value only"
+    if INDEX_NAME.fullmatch(name) and (name.startswith("__") or _are_whole_and_differ(values)):
+        return "an index of pandas"
     if any(isinstance(value, list) for value in values):
         return _draft_lists(name, [value for value in values if isinstance(value, list)])
     if any(isinstance(value, dict | bytes) for value in values):
         return "structs or bytes"
-    if all(_is_time(value) for value in values):
+    marks = {value for value in set(values) if is_marker(value)}
+    present = [value for value in values if value not in marks] if marks else values
+    if present and all(_is_time(value) for value in present):
         return "dates or times"
-    numbers = _numbers(values)
+    numbers = numbers_of(present)
     if numbers:
-        return _draft_numbers(name, values, numbers)
+        return _draft_numbers(name, values, present, numbers)
     separator = _separator(values) if all(isinstance(value, str) for value in values) else None
     if separator is not None:
         pieces = chain.from_iterable(value.split(separator) for value in values)
@@ -188,19 +105,60 @@ def _draft_lists(name: str, lists: list[list[Any]]) -> Column | str:
     return Multivalent(name=name, min_count=_min_count(Counter(pieces)))
 
 
-def _draft_numbers(name: str, values: list[Any], numbers: list[float]) -> Column | str:
+def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: list[float]) -> Column | str:
+    """The same of a column of numbers: all its values, those that are no markers, and the finite numbers."""
     words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
-    counts = Counter(values)
+    counts = Counter(present)
     if words & TIME_WORDS and all(_is_clock(number) for number in numbers):
         return "dates or times"
     whole = all(number.is_integer() for number in numbers)
-    if whole and len(counts) == len(values) == max(numbers) - min(numbers) + 1 >= ENOUGH_ROWS:
+    if whole and len(counts) == len(present) == max(numbers) - min(numbers) + 1 >= ENOUGH_ROWS:
         return "a counter"
-    padded = any(isinstance(value, str) and PADDED.fullmatch(value) for value in values)
-    few = len(counts) <= max(2, min(MAX_CODES, len(values) // 4))
-    if len(counts) == 1 or (whole and (words & CODE_WORDS or padded or few)):
-        return _categorical(name, counts)
-    return Numeric(name=name, log_shift=1.0 if _is_skewed(numbers) else None)
+    padded = any(isinstance(value, str) and PADDED.fullmatch(value) for value in present)
+    if len(counts) == 1 or (whole and (words & CODE_WORDS or padded or few(len(counts), len(present)))):
+        return _categorical(name, Counter(values))
+    missing = tuple(sorted({value.strip() for value in values if is_marker(value)}))
+    return Numeric(name=name, log_shift=1.0 if _is_skewed(numbers) else None, missing=missing)
+
+
+def few(distinct: int, rows: int) -> bool:
+    """Whether so many different whole numbers in so many rows are codes."""
+    return distinct <= max(2, min(MAX_CODES, rows // 4))
+
+
+def number_note(name: str, cells: list[Any], draft: Column | str) -> str:
+    """What to say of a column of text most of whose cells look like numbers, though it was not drafted so; or nothing.
+
+    >>> number_note("age", ["31", "unknown", "40.5", "29"], Categorical(name="age"))[:69]
+    "'age' is categorical, though most of its cells look like numbers: 1 o"
+    """
+    if isinstance(draft, Numeric):
+        return ""
+    counts = Counter(cell for cell in cells if isinstance(cell, str))
+    texts = {text: count for text, count in counts.items() if not is_marker(text)}
+    plain = {text for text in texts if NUMBER.fullmatch(text.strip())}
+    others = [text for text in texts if text not in plain]  # as they come
+    written = {text for text in others if WRITTEN_NUMBER.fullmatch(text.strip())}
+    if not others or 2 * sum(texts[text] for text in (*plain, *written)) <= sum(texts.values()):
+        return ""
+    amounts = [cell for cell in cells if isinstance(cell, str) and cell in plain]
+    if not written and (isinstance(draft, Multivalent) or not _are_amounts(name, amounts)):
+        return ""
+    remedy = (
+        "Write them as 1234.5 in the table"
+        if written
+        else f'Empty those cells, or make it numeric in the schema, with {listing(others, most=3)} under "missing",'
+    )
+    return (
+        f"'{name}' is {'left out' if isinstance(draft, str) else draft.kind}, though most of its cells look like "
+        f"numbers: {sum(texts[text] for text in others):,} of {sum(texts.values()):,} cannot be read as one, the first "
+        f"of them {others[0][:60]!r} in row {cells.index(others[0]) + 1:,}. {remedy} to have it numeric."
+    )
+
+
+def _are_amounts(name: str, texts: list[str]) -> bool:
+    """Whether numbers, were they alone, would be numeric: not codes, times or a counter."""
+    return isinstance(_draft_numbers(name, texts, texts, numbers_of(texts)), Numeric)
 
 
 def _categorical(name: str, counts: Counter[Any]) -> Column | str:
@@ -215,7 +173,17 @@ def _min_count(counts: Counter[Any]) -> int:
     return 2 if counts.total() >= ENOUGH_ROWS and singles > 0.01 * counts.total() else 1
 
 
-def _numbers(values: list[Any]) -> list[float]:
+def is_marker(value: Any) -> bool:
+    """Whether a text stands for a missing number."""
+    return isinstance(value, str) and value.strip().lower() in MARKERS
+
+
+def _are_whole_and_differ(values: list[Any]) -> bool:
+    numbers = numbers_of(values)
+    return bool(numbers) and all(number.is_integer() for number in numbers) and len(set(numbers)) == len(values)
+
+
+def numbers_of(values: list[Any]) -> list[float]:
     """The finite numbers, or none where any value is not a number."""
     numbers = []
     for value in values:
@@ -250,7 +218,7 @@ def _is_skewed(numbers: list[float]) -> bool:
 
 def _separator(texts: list[str]) -> str | None:
     """What stands between the values of a cell, if cells hold several that repeat more than the cells themselves."""
-    if all(GROUPED_DIGITS.fullmatch(text) for text in texts):
+    if sum(WRITTEN_NUMBER.fullmatch(text.strip()) is not None for text in texts) >= 0.9 * len(texts):
         return None
     for mark in "|;,":
         several = [text for text in texts if mark in text]

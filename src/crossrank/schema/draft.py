@@ -1,0 +1,189 @@
+"""A drafted schema, with what was decided on the way and what a person should check.
+
+A column becomes
+
+- the label: the given name, or the first of label, click, clicked, is_click, target, y that is there. It is binary
+  where it has two values (0 and 1, true and false, or two texts or whole numbers, of which the second in their order
+  counts as 1), and a number otherwise;
+- the weight: sample_weight or weight, if most rows have a number that is not negative;
+- the group: query_id, qid, session_id, request_id or group, if some value repeats; it is then not a feature;
+- a feature, or nothing, as :mod:`crossrank.schema.infer` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from crossrank.errors import SchemaError, did_you_mean, listing
+from crossrank.schema.columns import Column, Label, Numeric, Schema
+from crossrank.schema.infer import draft_column, few, is_marker, number_note, numbers_of, read_columns
+
+LABEL_NAMES = ("label", "click", "clicked", "is_click", "target", "y")
+WEIGHT_NAMES = ("sample_weight", "weight")
+GROUP_NAMES = ("query_id", "qid", "session_id", "request_id", "group")
+BOOLEANS = {"true": 1, "false": 0}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Draft:
+    """What the columns of a table seem to mean.
+
+    Attributes:
+        left_out: the columns that are no features, and why.
+        notes: what a person should check.
+    """
+
+    features: list[Column]
+    left_out: Mapping[str, str]
+    notes: list[str]
+    label: Label | None = None
+    weight: str | None = None
+    group: str | None = None
+
+    @property
+    def schema(self) -> Schema:
+        if self.label is None:
+            raise SchemaError("A schema needs a label; the draft was made without one.")
+        return Schema(self.features, self.label, self.weight, self.group)
+
+    def lines(self) -> Iterator[str]:
+        """What a person is told of the draft: its features by kind, other columns, what to check."""
+        kinds: dict[str, list[str]] = {}
+        for column in self.features:
+            marked = isinstance(column, Numeric) and column.missing
+            shown = f"{column.name} (missing: {listing(marked)})" if marked else column.name
+            kinds.setdefault(column.kind, []).append(shown)
+        others = {"weight of each row": self.weight, "group": self.group}
+        kinds |= {meaning: [name] for meaning, name in others.items() if name is not None}
+        kinds |= {"left out": [f"{name} ({reason})" for name, reason in self.left_out.items()]}
+        yield from (f"  {meaning}: {', '.join(names)}" for meaning, names in kinds.items() if names)
+        yield from (f"note: {note}" for note in self.notes)
+
+    def warned(self) -> Draft:
+        """The same, after a Python warning for each note."""
+        for note in self.notes:
+            warnings.warn(note, stacklevel=3)
+        return self
+
+
+def draft_schema(table: Any, *, label: str | None = None) -> Draft:
+    """Draft the meaning of a table's columns by looking at its first 10,000 rows.
+
+    Args:
+        table: a polars or pandas data frame, or a mapping from names to lists of values.
+        label: the name of the label, where it is not one of the usual names.
+
+    Raises:
+        SchemaError: for a table without rows or columns, no label, a label that is neither binary nor a number, or no
+            column that could be a feature.
+
+    Example:
+        >>> table = {"age": [31.5, 40.0, 22.5], "tags": ["a|b", "b", "a|c"], "click": ["no", "yes", "no"]}
+        >>> draft = draft_schema(table)
+        >>> [(column.kind, column.name) for column in draft.features]
+        [('numeric', 'age'), ('multivalent', 'tags')]
+        >>> draft.label
+        Label(name='click', kind='binary', classes=('no', 'yes'))
+    """
+    columns = read_columns(table)
+    target, note = _label(_label_name(columns, label), columns)
+    others = {name: cells for name, cells in columns.items() if name != target.name}
+    weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
+    group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
+    draft = _features({name: cells for name, cells in others.items() if name not in (weight, group)})
+    notes = [note, *draft.notes] if note else draft.notes
+    return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes)
+
+
+def draft_features(table: Any) -> Draft:
+    """The same of a table all of whose columns may be features; label, weight and group stand elsewhere."""
+    return _features(read_columns(table))
+
+
+def _features(columns: Mapping[str, list[Any]]) -> Draft:
+    drafts = {name: draft_column(name, cells) for name, cells in columns.items()}
+    features = [draft for draft in drafts.values() if not isinstance(draft, str)]
+    left_out = {name: draft for name, draft in drafts.items() if isinstance(draft, str)}
+    if not features:
+        reasons = ", ".join(f"'{name}' ({reason})" for name, reason in islice(left_out.items(), 6))
+        raise SchemaError(
+            f"A table needs a column that can be a feature; got {reasons or 'no others'}.",
+            hint="To use one of them anyway, write the schema by hand.",
+        )
+    notes = [number_note(name, columns[name], draft) for name, draft in drafts.items()]
+    return Draft(features=features, left_out=left_out, notes=[note for note in notes if note])
+
+
+def _named(columns: Iterable[str], usual: Iterable[str]) -> Iterator[str]:
+    return (name for wanted in usual for name in columns if name.lower() == wanted)
+
+
+def _label_name(columns: Mapping[str, list[Any]], label: str | None) -> str:
+    if label is not None and label not in columns:
+        raise SchemaError(
+            f"Label '{label}' must be a column of the table; its columns are {listing(columns)}.",
+            hint=did_you_mean(label, columns),
+        )
+    name = label if label is not None else next(_named(columns, LABEL_NAMES), None)
+    if name is None:
+        raise SchemaError(
+            f"A label is named {', '.join(LABEL_NAMES[:-1])} or {LABEL_NAMES[-1]}; got the columns {listing(columns)}.",
+            hint="Say which column is the label: --label NAME, in Python Schema.infer(table, label=NAME).",
+        )
+    return name
+
+
+def _label(name: str, columns: Mapping[str, list[Any]]) -> tuple[Label, str]:
+    """The label, and what to check about it."""
+    values = [cell for cell in columns[name] if cell is not None and not is_marker(cell)]
+    numbers = numbers_of([BOOLEANS.get(str(value).strip().lower(), value) for value in values])
+    whole, distinct = all(number.is_integer() for number in numbers), sorted(set(numbers))
+    if numbers and set(distinct) <= {0, 1}:
+        return Label(name=name), ""
+    if numbers and len(distinct) > 1 and not (whole and len(distinct) == 2):
+        note = (
+            f"label '{name}' is taken for a number, to be predicted as such: it has the {len(distinct)} values "
+            f"{_shown(distinct)}. If they are classes, make two of them, such as 0 and 1."
+        )
+        return Label(name=name, kind="real"), note if whole and few(len(distinct), len(values)) else ""
+    texts = sorted({value.strip() for value in values if isinstance(value, str)}) if not numbers else []
+    classes = [str(int(number)) for number in distinct] if whole and numbers else texts
+    if len(classes) != 2 or (not numbers and not all(isinstance(value, str) for value in values)):
+        raise _not_a_label(name, values, classes)
+    first, second = classes
+    return Label(name=name, classes=(first, second)), (
+        f"label '{name}' has the two values '{first}' and '{second}': '{second}' counts as 1, and its probability is "
+        f'learned. To turn them round, write "classes": ["{second}", "{first}"] into the label of the schema.'
+    )
+
+
+def _not_a_label(name: str, values: list[Any], classes: list[str]) -> SchemaError:
+    if len(classes) == 1:
+        got = f"'{classes[0]}' in all {len(values):,} rows that were looked at"
+    elif classes:
+        got = f"the {len(classes)} values {listing(classes, most=3)}"
+    else:
+        got = repr(values[0]) if values else "missing values only"
+    return SchemaError(
+        f"Label '{name}' must be 0 or 1, true or false, two other values, or numbers that are no classes; got {got}.",
+        hint="Map it to 0 and 1 first, or name another column as the label.",
+    )
+
+
+def _shown(numbers: list[float]) -> str:
+    shown = ", ".join(f"{number:g}" for number in numbers[:5])
+    return f"{shown}, …" if len(numbers) > 5 else shown
+
+
+def _is_weight(cells: list[Any]) -> bool:
+    """Whether most cells may be weights; the others are refused, with their places, when the table is read."""
+    return 2 * sum(min(numbers_of([cell]), default=-1) >= 0 for cell in cells if cell is not None) > len(cells)
+
+
+def _repeats(cells: list[Any]) -> bool:
+    values = [str(cell) for cell in cells if cell is not None]
+    return len(set(values)) < len(values)
