@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from crossrank.data.prepare import prepare
 from crossrank.data.sources.demo import click_log, schema
+from crossrank.training import train
 
 SMALL = {
     "model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}},
@@ -31,18 +34,16 @@ def dataset(clicks, tmp_path_factory):
 @pytest.fixture(scope="session")
 def run(dataset, tmp_path_factory):
     """A small DCN-V2 trained on them."""
-    from crossrank.training import train
-
     return train(dataset, into=tmp_path_factory.mktemp("runs") / "small", config=SMALL)
 
 
 @pytest.fixture
 def kill_at_step(monkeypatch):
     """A function that lets training stop at a step, counted over all trainings, and returns the steps as they come."""
-    from crossrank.training.trainer import Trainer
+    from crossrank.training.processor import ProcessorEngine
 
     def kill(number: int) -> list:
-        step, calls = Trainer._step, []
+        step, calls = ProcessorEngine.step, []
 
         def killed(self, batch):
             calls.append(batch)
@@ -50,10 +51,24 @@ def kill_at_step(monkeypatch):
                 raise KeyboardInterrupt
             return step(self, batch)
 
-        monkeypatch.setattr(Trainer, "_step", killed)
+        monkeypatch.setattr(ProcessorEngine, "step", killed)
         return calls
 
     return kill
+
+
+@pytest.fixture
+def held(monkeypatch) -> dict:
+    """Where the model of a training can be found as it is before it is saved."""
+    module, kept = sys.modules["crossrank.training.train"], {}
+    original = module.write_run
+
+    def keep(folder, *, model, **parts):
+        kept["model"] = copy.deepcopy(model)
+        original(folder, model=model, **parts)
+
+    monkeypatch.setattr(module, "write_run", keep)
+    return kept
 
 
 @pytest.fixture(scope="session")

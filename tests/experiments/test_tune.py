@@ -137,15 +137,15 @@ def test_a_search_that_is_killed_outright_leaves_no_worker_and_continues(finishe
     program = f"""
 import time
 from crossrank.experiments.tune import tune
-from crossrank.training.trainer import Trainer
+from crossrank.training.processor import ProcessorEngine
 
-step = Trainer._step
+step = ProcessorEngine.step
 
 def slow(self, batch):
     time.sleep(0.05)  # so that the kill comes in time on a busy machine too
     return step(self, batch)
 
-Trainer._step = slow  # also in its workers, which read this file
+ProcessorEngine.step = slow  # also in its workers, which read this file
 if __name__ == "__main__":
     tune({str(dataset.path)!r}, {str(folder)!r}, **{asked!r})
 """

@@ -8,21 +8,12 @@ import torch
 from crossrank.models import MODELS
 from crossrank.runs import Run
 from crossrank.training import train
-from crossrank.training.trainer import Trainer
 
 TRAINING = {"batch_size": 256, "epochs": 2, "learning_rate": 0.01}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_is_trained_saved_and_reopened_bit_for_bit(name, dataset, clicks, tmp_path, monkeypatch) -> None:
-    held = {}
-    original = Trainer.train
-
-    def keep(self, **options):
-        original(self, **options)
-        held["model"] = self.model
-
-    monkeypatch.setattr(Trainer, "train", keep)
+def test_a_model_is_trained_saved_and_reopened_bit_for_bit(name, dataset, clicks, tmp_path, held) -> None:
     config = {"model": {"name": name, "embedding": {"dim": 4}}, "training": TRAINING}
     run = train(dataset, into=tmp_path / "run", config=config)
     losses = [line["valid"]["logloss"] for line in run.metrics if "valid" in line]

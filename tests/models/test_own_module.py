@@ -17,7 +17,6 @@ from crossrank.models import MODELS, Model, ModelSettings, own, register_model
 from crossrank.nn import CrossNetwork, FeatureEmbedding, OutputLayer
 from crossrank.reports import write_report
 from crossrank.runs import Run
-from crossrank.training.trainer import Trainer
 
 TRAINING = {"batch_size": 128, "epochs": 2, "log_every": 5, "learning_rate": 0.01, "patience": 0}
 
@@ -58,10 +57,7 @@ def train_bent(dataset, into, **options):
     return cr.train(dataset, into=into, config=config, **options)
 
 
-def test_it_learns_and_comes_back_bit_for_bit(dataset, clicks, tmp_path, monkeypatch) -> None:
-    held = {}
-    original = Trainer.train
-    monkeypatch.setattr(Trainer, "train", lambda self, **kw: (original(self, **kw), held.update(model=self.model)))
+def test_it_learns_and_comes_back_bit_for_bit(dataset, clicks, tmp_path, held) -> None:
     run = train_bent(dataset, tmp_path / "run")
     assert isinstance(run.model, Bent) and run.model.norm.num_features == 6
     losses = [line["valid"]["logloss"] for line in run.metrics if "valid" in line]
@@ -79,17 +75,9 @@ def test_cross_layers_that_do_not_see_x0_are_left_out_of_explanations(dataset, t
     assert "a model from outside crossrank" in write_report(run).read_text(encoding="utf-8")
 
 
-def test_a_killed_training_goes_on_with_its_batch_statistics(dataset, tmp_path, monkeypatch) -> None:
+def test_a_killed_training_goes_on_with_its_batch_statistics(dataset, tmp_path, monkeypatch, kill_at_step) -> None:
     whole = train_bent(dataset, tmp_path / "whole")
-    step, calls = Trainer._step, []
-
-    def killed(self, batch):
-        calls.append(batch)
-        if len(calls) == 15:  # of 13 in an epoch
-            raise KeyboardInterrupt
-        return step(self, batch)
-
-    monkeypatch.setattr(Trainer, "_step", killed)
+    kill_at_step(15)  # of 13 in an epoch
     with pytest.raises(KeyboardInterrupt):
         train_bent(dataset, tmp_path / "cut")
     monkeypatch.undo()

@@ -20,13 +20,9 @@ def copy(run, tmp_path):
     return tmp_path / "copy"
 
 
-def test_scores_after_reopening_equal_scores_before_saving_bit_for_bit(dataset, tmp_path, monkeypatch) -> None:
+def test_scores_after_reopening_equal_scores_before_saving_bit_for_bit(dataset, tmp_path, held) -> None:
     from crossrank.training import train
-    from crossrank.training.trainer import Trainer
 
-    held = {}
-    original = Trainer.train
-    monkeypatch.setattr(Trainer, "train", lambda self, **kw: (original(self, **kw), held.update(model=self.model)))
     reopened = train(dataset, into=tmp_path / "run", config={"training": {"epochs": 1}})
     features = [batch.features for batch in dataset.test.batches(8192)]
     assert torch.equal(held["model"].predict_logits(features), reopened.model.predict_logits(features))

@@ -17,10 +17,11 @@ from crossrank.schema import Feature
 from crossrank.training import TrainingSettings
 from crossrank.training.cuda.data import ResidentRows, SentRows
 from crossrank.training.cuda.dcn import DCNSteps
-from crossrank.training.cuda.many import ManyTraining, can_share_a_program
-from crossrank.training.cuda.steps import AutogradSteps, DeviceTraining
-from crossrank.training.loss import data_loss, penalty
+from crossrank.training.cuda.engine import AutogradSteps, CapturedEngine
+from crossrank.training.cuda.many import JointEngine, can_share_a_program
+from crossrank.training.loss import LogLoss, penalty
 from crossrank.training.optimizer import Optimizer
+from crossrank.training.rule import UpdateRule
 
 CUDA = torch.cuda.is_available()
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not CUDA, reason="there is no GPU here"))]
@@ -65,13 +66,13 @@ def by_reference(model, split: Split, settings: TrainingSettings, steps: int) ->
         batch for epoch in itertools.count() for batch in split.batches(settings.batch_size, seed=7, epoch=epoch)
     )
     for batch in itertools.islice(endless, steps):
-        loss = data_loss(model(batch.features), batch.labels, batch.weights)
+        loss = LogLoss()(model(batch.features), batch.labels, batch.weights)
         optimizer.step(loss + penalty(model, settings.l2))
         losses.append(loss.item())
     return optimizer, losses
 
 
-def on_device(training: DeviceTraining, steps: int, *, epoch: int = 0, batch: int = 0) -> list[float]:
+def on_device(training: CapturedEngine, steps: int, *, epoch: int = 0, batch: int = 0) -> list[float]:
     losses: list[float] = []
     while len(losses) < steps:
         for step in training.batches(epoch, batch):
@@ -90,8 +91,17 @@ def same_weights(left, left_optimizer, right, right_optimizer, atol: float) -> N
                 torch.testing.assert_close(tensor.cpu(), other[name].cpu(), rtol=0, atol=atol)
 
 
-def start(model, split: Split, settings: TrainingSettings, device: str = "cpu") -> DeviceTraining:
-    return DeviceTraining(model, split, settings, seed=7, label_kind="binary", device=torch.device(device))
+def start(model, split: Split, settings: TrainingSettings, device: str = "cpu") -> CapturedEngine:
+    return engine_of(model, split, settings, seed=7, device=torch.device(device))
+
+
+def engine_of(model, split: Split, settings: TrainingSettings, **where) -> CapturedEngine:
+    return CapturedEngine(model, split, settings, loss=LogLoss(), rule=UpdateRule(settings), **where)
+
+
+def joint_engine(models, split: Split, settings: TrainingSettings, *, rates=None, **where) -> JointEngine:
+    rule = UpdateRule(settings, learning_rates=rates or [settings.learning_rate] * len(models))
+    return JointEngine(models, split, settings, loss=LogLoss(), rule=rule, **where)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -210,20 +220,18 @@ def test_models_trained_together_equal_models_trained_alone(shape, rates, device
     alone = copy.deepcopy(models)
     where = torch.device(device)
     assert can_share_a_program(models[0], split, settings, where)
-    many = ManyTraining(
-        models, split, settings, seeds=[5, 6, 7], learning_rates=rates, label_kind="binary", device=where
-    )
+    many = joint_engine(models, split, settings, rates=rates, seeds=[5, 6, 7], device=where)
     losses = []
     for epoch in range(2):
-        for _ in many.batches(epoch, 0):
-            losses.append(many.step().tolist())
+        for batch in many.batches(epoch, 0):
+            losses.append(many.step(batch).tolist())
     assert int(many.count - many.table.last[many.table.last > 0].min()) > 20  # some rows were left alone for long
     for number, model in enumerate(alone):
         own = dataclasses.replace(settings, learning_rate=rates[number])
-        training = DeviceTraining(model, split, own, seed=5 + number, label_kind="binary", device=where)
+        training = engine_of(model, split, own, seed=5 + number, device=where)
         expected = on_device(training, 50)
         np.testing.assert_allclose([line[number] for line in losses], expected, atol=2e-4)
-        part = many.parts[number]
+        part = many.members[number]
         same_weights(part.model, part, model, training.optimizer, 5e-4)
         state = training.optimizer.state()
         assert part.state().keys() == state.keys() - {"random.cuda"}
@@ -242,18 +250,10 @@ def test_a_model_that_diverges_leaves_the_others_as_they_are(shape, wild, device
     ends = []
     for rate in (wild, 0.02):
         models = [model_of(SHAPES[shape]) for _ in range(3)]
-        many = ManyTraining(
-            models,
-            split,
-            settings,
-            seeds=[5, 6, 7],
-            learning_rates=[0.01, rate, 0.03],
-            label_kind="binary",
-            device=where,
-        )
+        many = joint_engine(models, split, settings, rates=[0.01, rate, 0.03], seeds=[5, 6, 7], device=where)
         for epoch in range(2):
-            for _ in many.batches(epoch, 0):
-                losses = many.step().clone()
+            for batch in many.batches(epoch, 0):
+                losses = many.step(batch).clone()
         ends.append([losses, many.flat.weight.clone(), many.table.weight.view(3, -1).clone()])
         many.close()
     assert not ends[0][0][1] < 10
@@ -270,11 +270,11 @@ def test_together_each_model_and_each_step_drops_its_own(dropout, device) -> Non
     settings = TrainingSettings(tables="lazy", batch_size=64, learning_rate=1e-9, precision="float32")
     models = [model_of(dropout) for _ in range(2)]
     assert can_share_a_program(models[0], split, settings, where)
-    many = ManyTraining(models, split, settings, seeds=[5, 5], label_kind="binary", device=where)
+    many = joint_engine(models, split, settings, seeds=[5, 5], device=where)
     losses = []
     for epoch in range(8):  # the same rows each time; only what is dropped differs
-        for _ in many.batches(epoch, 0):
-            losses += many.step().tolist()
+        for batch in many.batches(epoch, 0):
+            losses += many.step(batch).tolist()
     assert len(set(losses)) == 16
 
 

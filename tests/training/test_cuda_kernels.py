@@ -14,6 +14,7 @@ from crossrank.training import TrainingSettings
 from crossrank.training.cuda import kernels, plain
 from crossrank.training.cuda.plain import Columns, Gradient, Rows, Segments, Taken
 from crossrank.training.lazy import LazyTable
+from crossrank.training.loss import LogLoss, SquaredError
 from crossrank.training.rule import UpdateRule
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -132,13 +133,27 @@ def test_the_backward_passes_of_relu_and_of_the_output(dtype, shape) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("loss", [LogLoss(), SquaredError()], ids=["log loss", "squared"])
 @pytest.mark.parametrize("rows", [1, 700, 3000])
-def test_the_loss_and_its_gradient(binary, rows) -> None:
-    logits, weights = 20 * numbers(0, rows), numbers(1, rows).relu() + 0.01
-    labels = integers(2, 2, rows).float()
-    for got, expected in zip(*both("loss_and_gradient", logits, labels, weights, binary=binary), strict=True):
+@pytest.mark.parametrize("models", [(), (3,)])
+def test_the_loss_and_its_gradient(loss, rows, models) -> None:
+    logits, weights = 20 * numbers(0, *models, rows), numbers(1, *models, rows).relu() + 0.01
+    labels = integers(2, 2, *models, rows).float()
+    for got, expected in zip(*both("loss_and_gradient", loss, logits, labels, weights), strict=True):
         close(got, expected)
+
+
+class Doubled(LogLoss):
+    def __call__(self, *rows):
+        return 2 * super().__call__(*rows)
+
+
+@needs_kernels
+def test_a_subclass_of_a_loss_is_computed_as_it_is_written() -> None:
+    rows = numbers(0, 50), integers(1, 2, 50).float(), torch.ones(50, device=DEVICE)
+    (loss, gradient), (single, by_logits) = (kernels.loss_and_gradient(one, *rows) for one in (Doubled(), LogLoss()))
+    close(loss, 2 * single)
+    close(gradient, 2 * by_logits)
 
 
 def segments_of(seed: int, rows: int, features: int, num_rows: int) -> Segments:

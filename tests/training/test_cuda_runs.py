@@ -10,7 +10,8 @@ import torch
 from crossrank.errors import ConfigError
 from crossrank.runs import Run
 from crossrank.training import Config, Planned, train, train_seeds, train_together
-from crossrank.training.cuda.steps import DeviceTraining, choose_device
+from crossrank.training.cuda.engine import CapturedEngine
+from crossrank.training.device import choose_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 TRAINING = {"batch_size": 128, "epochs": 2, "log_every": 5, "learning_rate": 0.01, "eval_every": 6, "patience": 0}
@@ -44,7 +45,7 @@ def test_a_run_from_the_gpu_is_like_one_from_the_processor(dataset, tmp_path) ->
 def test_a_killed_training_resumes_to_the_same_weights(config, dataset, tmp_path, monkeypatch) -> None:
     whole = train(dataset, into=tmp_path / "whole", config=config)
     again = train(dataset, into=tmp_path / "again", config=config)
-    step, calls = DeviceTraining.step, []
+    step, calls = CapturedEngine.step, []
 
     def killed(self, batch):
         calls.append(batch)
@@ -52,7 +53,7 @@ def test_a_killed_training_resumes_to_the_same_weights(config, dataset, tmp_path
             raise KeyboardInterrupt
         return step(self, batch)
 
-    monkeypatch.setattr(DeviceTraining, "step", killed)
+    monkeypatch.setattr(CapturedEngine, "step", killed)
     with pytest.raises(KeyboardInterrupt):
         train(dataset, into=tmp_path / "cut", config=config)
     monkeypatch.undo()

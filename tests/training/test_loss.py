@@ -9,7 +9,7 @@ import torch
 
 from crossrank.models import build_model, parse_model_settings
 from crossrank.schema import Feature
-from crossrank.training.loss import data_loss, penalty
+from crossrank.training.loss import LogLoss, PairwiseLogistic, SquaredError, penalty
 
 FEATURES = [Feature("user", "categorical", 10), Feature("age", "numeric")]
 
@@ -17,23 +17,46 @@ FEATURES = [Feature("user", "categorical", 10), Feature("age", "numeric")]
 def test_log_loss_is_the_mean_over_rows() -> None:
     logits, labels = torch.tensor([2.0, -1.0]), torch.tensor([1.0, 1.0])
     by_hand = (math.log(1 + math.exp(-2)) + math.log(1 + math.exp(1))) / 2
-    assert data_loss(logits, labels).item() == pytest.approx(by_hand)
+    assert LogLoss()(logits, labels).item() == pytest.approx(by_hand)
 
 
 def test_a_row_of_weight_three_counts_as_three_rows() -> None:
     logits, labels = torch.randn(3), torch.tensor([1.0, 0.0, 1.0])
-    weighted = data_loss(logits, labels, torch.tensor([3.0, 0.0, 1.0]))
-    repeated = data_loss(logits[[0, 0, 0, 2]], labels[[0, 0, 0, 2]])
+    weighted = LogLoss()(logits, labels, torch.tensor([3.0, 0.0, 1.0]))
+    repeated = LogLoss()(logits[[0, 0, 0, 2]], labels[[0, 0, 0, 2]])
     torch.testing.assert_close(weighted, repeated)
 
 
 def test_rows_of_no_weight_give_no_loss() -> None:
-    assert data_loss(torch.ones(2), torch.ones(2), torch.zeros(2)).item() == 0
+    assert LogLoss()(torch.ones(2), torch.ones(2), torch.zeros(2)).item() == 0
 
 
 def test_a_number_is_judged_by_its_squared_error() -> None:
-    loss = data_loss(torch.tensor([3.0, 0.0]), torch.tensor([1.0, 0.0]), label_kind="real")
+    loss = SquaredError()(torch.tensor([3.0, 0.0]), torch.tensor([1.0, 0.0]))
     assert loss.item() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_pairwise_loss_is_the_mean_over_pairs_of_a_group(weighted: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    scores, labels = torch.randn(12, generator=draw), torch.randint(0, 3, (12,), generator=draw).float()
+    groups, weights = torch.arange(12) % 3, torch.rand(12, generator=draw) if weighted else torch.ones(12)
+    total, share = 0.0, 0.0
+    for i in range(12):
+        for j in range(12):
+            if groups[i] == groups[j] and labels[i] > labels[j]:
+                weight = float(weights[i] * weights[j])
+                total += weight * math.log(1 + math.exp(float(scores[j] - scores[i])))
+                share += weight
+    got = PairwiseLogistic()(scores, labels, weights if weighted else None, groups)
+    assert got.item() == pytest.approx(total / share, rel=1e-5)
+
+
+def test_a_batch_without_pairs_teaches_nothing() -> None:
+    scores = torch.ones(3, requires_grad=True)
+    loss = PairwiseLogistic()(scores, torch.tensor([1.0, 0.0, 1.0]), None, torch.tensor([0, 1, 2]))
+    loss.backward()
+    assert loss.item() == 0 and not scores.grad.any()
 
 
 @pytest.mark.parametrize("layer", ["full", "low_rank", "mixture"])

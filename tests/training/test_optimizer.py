@@ -9,6 +9,7 @@ from torch import nn
 
 from crossrank.training import TrainingSettings
 from crossrank.training.optimizer import Optimizer
+from crossrank.training.rule import UpdateRule
 
 
 class Quadratic(nn.Module):
@@ -94,3 +95,24 @@ def test_without_a_decay_there_is_no_average() -> None:
     raw = flat(model)
     with optimizer.using(averaged=True):
         np.testing.assert_array_equal(flat(model), raw)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_scheduled_steps_equal_torchs(schedule: str) -> None:
+    steps, ours, theirs = 120, Quadratic(), Quadratic()
+    settings = TrainingSettings(learning_rate=0.05, clip_norm=0.0, average_decay=0.0, schedule=schedule)
+    optimizer = Optimizer(ours, settings, rule=UpdateRule(settings, total_steps=steps))
+    adam = torch.optim.Adam(theirs.parameters(), lr=0.05)
+    kinds = torch.optim.lr_scheduler
+    scheduler = (
+        kinds.LinearLR(adam, start_factor=1.0, end_factor=0.0, total_iters=steps)
+        if schedule == "linear"
+        else kinds.CosineAnnealingLR(adam, steps)
+    )
+    for _ in range(steps):
+        optimizer.step(ours.loss())
+        adam.zero_grad()
+        theirs.loss().backward()
+        adam.step()
+        scheduler.step()
+    np.testing.assert_allclose(flat(ours), flat(theirs), rtol=0, atol=1e-8)

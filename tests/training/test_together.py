@@ -13,8 +13,8 @@ from crossrank.errors import ConfigError
 from crossrank.models import build_model
 from crossrank.runs import Run
 from crossrank.training import Config, Planned, train, train_seeds, train_together
-from crossrank.training.together import share_a_program, train_many
-from crossrank.training.trainer import Trainer
+from crossrank.training.engines import joint_engine
+from crossrank.training.trainer import Trainer, train_models
 
 SMALL = {
     "model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}},
@@ -49,13 +49,14 @@ def test_a_loop_for_many_equals_a_loop_for_each(plain_dataset, tmp_path) -> None
     for seed in range(3):
         torch.manual_seed(seed)
         models.append(build_model(config.model, dataset.features))
-    many = share_a_program(models, dataset, settings, seeds=range(3))
+    engine = joint_engine(models, dataset, settings, seeds=range(3))
     trainers = []
-    for seed, part in enumerate(many.parts):
+    for seed, member in enumerate(engine.members):
         folder = tmp_path / f"together-{seed}"
         folder.mkdir()
-        trainers.append(Trainer(part.model, dataset, config.training, seed=seed, folder=folder, device_training=part))
-    assert train_many(many, trainers) == {}
+        trainers.append(Trainer(member, dataset, config.training, folder=folder))
+    assert train_models(engine, trainers) == {}
+    engine.close()
     for seed, trainer in enumerate(trainers):
         alone = train(dataset, into=tmp_path / f"alone-{seed}", config=config, seed=seed)
         assert trainer.position.step == alone.report["training"]["steps"]

@@ -10,7 +10,6 @@ from crossrank.cli import main
 from crossrank.errors import ConfigError, MissingExtraError
 from crossrank.training import train, train_seeds
 from crossrank.training.trackers import Tracker, find_tracker
-from crossrank.training.trainer import Trainer
 
 SMALL = {
     "model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}},
@@ -32,18 +31,6 @@ class Remembered(Tracker):
         self.told.append(("finish", report))
 
 
-def killed_after(monkeypatch, steps):
-    step, calls = Trainer._step, []
-
-    def killed(self, batch):
-        calls.append(batch)
-        if len(calls) > steps:
-            raise KeyboardInterrupt
-        return step(self, batch)
-
-    monkeypatch.setattr(Trainer, "_step", killed)
-
-
 def test_a_tracker_is_told_the_settings_every_line_and_the_report(dataset, tmp_path) -> None:
     tracker = Remembered()
     run = train(dataset, into=tmp_path / "run", config=SMALL, track=tracker)
@@ -53,9 +40,11 @@ def test_a_tracker_is_told_the_settings_every_line_and_the_report(dataset, tmp_p
     assert last == ("finish", run.report)
 
 
-def test_a_tracker_is_told_of_a_training_that_breaks_off_and_goes_on(dataset, tmp_path, monkeypatch) -> None:
+def test_a_tracker_is_told_of_a_training_that_breaks_off_and_goes_on(
+    dataset, tmp_path, monkeypatch, kill_at_step
+) -> None:
     tracker = Remembered()
-    killed_after(monkeypatch, 8)
+    kill_at_step(9)
     with pytest.raises(KeyboardInterrupt):
         train(dataset, into=tmp_path / "run", config=SMALL, track=tracker)
     assert tracker.told[-1] == ("finish", None)
@@ -71,10 +60,10 @@ def test_each_seed_is_told(dataset, tmp_path) -> None:
     assert starts == ["seed-0", "seed-1"]
 
 
-def test_tensorboard_reads_back_what_the_run_says(dataset, tmp_path, monkeypatch) -> None:
+def test_tensorboard_reads_back_what_the_run_says(dataset, tmp_path, monkeypatch, kill_at_step) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    killed_after(monkeypatch, 9)
+    kill_at_step(10)
     with pytest.raises(KeyboardInterrupt):
         train(dataset, into=tmp_path / "run", config=SMALL, track="tensorboard")
     monkeypatch.undo()
@@ -95,7 +84,7 @@ def test_tensorboard_reads_back_what_the_run_says(dataset, tmp_path, monkeypatch
     assert b"training.learning_rate" in settings
 
 
-def test_the_command_line_tracks_too(dataset, tmp_path, monkeypatch) -> None:
+def test_the_command_line_tracks_too(dataset, tmp_path, monkeypatch, kill_at_step) -> None:
     words = [
         "train",
         dataset.path,
@@ -115,14 +104,14 @@ def test_the_command_line_tracks_too(dataset, tmp_path, monkeypatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of MLflow's own tables, with a new SQLAlchemy
-def test_mlflow_reads_back_what_the_run_says(dataset, tmp_path, monkeypatch) -> None:
+def test_mlflow_reads_back_what_the_run_says(dataset, tmp_path, monkeypatch, kill_at_step) -> None:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     import mlflow
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     run = train(dataset, into=tmp_path / "first", config=SMALL, track="mlflow")
     assert mlflow.active_run() is None
-    killed_after(monkeypatch, 3)
+    kill_at_step(4)
     with pytest.raises(KeyboardInterrupt):
         train(dataset, into=tmp_path / "second", config=SMALL, track="mlflow")
     client = mlflow.MlflowClient()
@@ -137,7 +126,9 @@ def test_mlflow_reads_back_what_the_run_says(dataset, tmp_path, monkeypatch) -> 
     ]
 
 
-def test_a_tracker_that_is_not_installed_or_not_known_says_what_to_do(dataset, tmp_path, monkeypatch) -> None:
+def test_a_tracker_that_is_not_installed_or_not_known_says_what_to_do(
+    dataset, tmp_path, monkeypatch, kill_at_step
+) -> None:
     original = builtins.__import__
 
     def absent(name, *args, **options):
@@ -154,7 +145,7 @@ def test_a_tracker_that_is_not_installed_or_not_known_says_what_to_do(dataset, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_that_mlflow_refuses_are_spelled_out(monkeypatch) -> None:
+def test_names_that_mlflow_refuses_are_spelled_out(monkeypatch, kill_at_step) -> None:
     import mlflow
 
     logged = {}

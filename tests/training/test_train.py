@@ -14,8 +14,8 @@ from crossrank.models import build_model
 from crossrank.runs import Run
 from crossrank.training import Config, train, train_seeds
 from crossrank.training.checkpoint import has_checkpoint
+from crossrank.training.processor import ProcessorEngine
 from crossrank.training.profile import StepClock
-from crossrank.training.trainer import Trainer
 
 SMALL = {
     "model": {"embedding": {"dim": 4, "dropout": 0.1}, "deep": {"sizes": [8], "dropout": 0.1}},
@@ -64,8 +64,8 @@ def test_a_killed_training_resumes_to_the_same_weights(dataset, tmp_path, monkey
     assert losses[0][-1] == pytest.approx(losses[1][-1])
 
 
-def test_a_resumed_training_must_be_the_same_training(dataset, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Trainer, "_log", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+def test_a_resumed_training_must_be_the_same_training(dataset, tmp_path, monkeypatch, kill_at_step) -> None:
+    kill_at_step(4)
     config = {**SMALL, "training": {**SMALL["training"], "eval_every": 2}}
     with pytest.raises(KeyboardInterrupt):
         train(dataset, into=tmp_path / "run", config=config)
@@ -75,7 +75,7 @@ def test_a_resumed_training_must_be_the_same_training(dataset, tmp_path, monkeyp
 
 
 def test_a_failure_before_the_first_checkpoint_leaves_nothing(dataset, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Trainer, "_step", lambda *_: 1 / 0)
+    monkeypatch.setattr(ProcessorEngine, "step", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(dataset, into=tmp_path / "run", config=SMALL)
     assert list(tmp_path.iterdir()) == []
@@ -126,9 +126,9 @@ def test_steps_bound_a_training(dataset, tmp_path) -> None:
     assert run.report["training"]["steps"] == 3
 
 
-@pytest.mark.parametrize(("log_every", "what"), [(1, "training loss"), (1000, "model's answers")])
-def test_a_training_that_diverges_is_reported_with_a_way_out(dataset, tmp_path, log_every, what) -> None:
-    wild = {"training": {"learning_rate": 1e30, "clip_norm": 0.0, "log_every": log_every, "eval_every": 3}}
+@pytest.mark.parametrize(("eval_every", "what"), [(3, "training loss"), (1, "model's answers")])
+def test_a_training_that_diverges_is_reported_with_a_way_out(dataset, tmp_path, eval_every, what) -> None:
+    wild = {"training": {"learning_rate": 1e30, "clip_norm": 0.0, "eval_every": eval_every}}
     with pytest.raises(ConfigError, match=rf"{what}.*finite.*learning_rate"):
         train(dataset, into=tmp_path / "run", config={**SMALL, **wild})
 
@@ -230,3 +230,54 @@ def test_a_profile_gives_each_part_of_a_step_one_stretch_and_evaluations_to_the_
     step = ["load", "gather", "forward", "backward", "update", "average", "log"]
     assert marks == 4 * step
     assert clock.steps == 3  # without the first
+
+
+def test_a_short_training_logs_its_loss_and_counts_its_time(dataset, tmp_path) -> None:
+    """Also where evaluations come more often than lines of the journal."""
+    config = {**SMALL, "training": {"batch_size": 128, "max_steps": 9, "eval_every": 4}}
+    run = train(dataset, into=tmp_path / "run", config=config)
+    assert [line["step"] for line in run.metrics if "loss" in line] == [4, 8, 9]
+    told = run.report["training"]
+    assert told["seconds"] > 0
+    assert told["rows_per_second"] * told["seconds"] == pytest.approx(9 * 128)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "plateau"])
+@pytest.mark.parametrize("tables", ["dense", "lazy"])
+def test_a_killed_training_resumes_within_its_schedule(schedule, tables, dataset, tmp_path, monkeypatch, kill_at_step):
+    training = {**SMALL["training"], "schedule": schedule, "warmup_steps": 4, "tables": tables, "learning_rate": 0.1}
+    config = {**SMALL, "training": {**training, "eval_every": 3, "table_decay": 0.0001}}
+    whole = train(dataset, into=tmp_path / "whole", config=config)
+    kill_at_step(17)
+    with pytest.raises(KeyboardInterrupt):
+        train(dataset, into=tmp_path / "cut", config=config)
+    monkeypatch.undo()
+    resumed = train(dataset, into=tmp_path / "cut", config=config, resume=True)
+    for name, tensor in weights(whole).items():
+        assert torch.equal(tensor, weights(resumed)[name])
+
+
+def test_a_plateau_is_torchs(dataset, tmp_path) -> None:
+    """The learning rate drops where ReduceLROnPlateau drops it."""
+    training = {"schedule": "plateau", "learning_rate": 0.3, "average_decay": 0.0, "max_steps": 60}
+    config = {**SMALL, "training": {**SMALL["training"], **training, "epochs": 10, "eval_every": 4}}
+    rates: list[float] = []
+    drop = ProcessorEngine.drop
+
+    def noted(self, factor) -> None:
+        drop(self, factor)
+        rates.append(self.optimizer.rule.rates[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ProcessorEngine, "drop", noted)
+        run = train(dataset, into=tmp_path / "run", config=config)
+    adam = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.3)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=0.1, patience=0, threshold=0.0, eps=0.0)
+    expected = []
+    for line in run.metrics:
+        if "valid" in line:
+            before = adam.param_groups[0]["lr"]
+            scheduler.step(line["valid"]["logloss"])
+            if adam.param_groups[0]["lr"] < before:
+                expected.append(adam.param_groups[0]["lr"])
+    assert expected and rates == pytest.approx(expected)

@@ -61,10 +61,10 @@ def tune(
 ) -> None:
     """Search for good settings on the validation rows, coarse to fine, and train the winner with several seeds."""
     from crossrank.data import EncodedDataset
+    from crossrank.evaluation.metrics import CRITERIA
     from crossrank.experiments.leaderboard import leaderboard_table
     from crossrank.experiments.space import default_space
     from crossrank.experiments.tune import tune as search
-    from crossrank.training.trainer import CRITERIA
 
     rows = EncodedDataset.open(dataset)
     where = space if Path(space).suffix == ".toml" else default_space(space)

@@ -109,7 +109,7 @@ class Split:
                 f"batch_size must be at least 1 and rank below world_size; got {batch_size}, {rank} and {world_size}."
             )
         count = self.num_batches(batch_size, drop_last=drop_last, world_size=world_size)
-        order = None if seed is None else self._order(seed, epoch)
+        order = None if seed is None else self.order(seed, epoch)
 
         def make() -> Generator[Batch]:
             for number in range(start_batch, count):
@@ -121,7 +121,8 @@ class Split:
 
         return ahead(make(), depth=BATCHES_AHEAD)
 
-    def _order(self, seed: int, epoch: int) -> ShuffledOrder:
+    def order(self, seed: int, epoch: int) -> ShuffledOrder:
+        """The order of the rows in an epoch, the same on every device and machine."""
         arrays = [self.categorical, self.numeric, self.labels, *(array for bag in self.bags for array in bag)]
         row_bytes = max(sum(array.nbytes for array in arrays) // max(self.num_rows, 1), 1)
         window_rows = max(self.window_bytes // row_bytes, 1)

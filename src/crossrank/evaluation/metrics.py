@@ -29,6 +29,7 @@ from crossrank.evaluation.grouped import Floats, Rows, auc, grouped_auc, mrr, nd
 from crossrank.schema import LabelKind
 
 __all__ = [
+    "CRITERIA",
     "Measures",
     "auc",
     "calibration_ratio",
@@ -43,6 +44,8 @@ __all__ = [
     "rmse",
     "sigmoid",
 ]
+
+CRITERIA: dict[LabelKind, str] = {"binary": "logloss", "real": "rmse"}  # what decides which weights are the best
 
 Measures: TypeAlias = dict[str, float | int | None]
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError
+from crossrank.evaluation.metrics import CRITERIA
 from crossrank.experiments.space import Space
 from crossrank.files import write_json
 from crossrank.models.cost import Cost, model_cost
 from crossrank.runs import Run
 from crossrank.runs.run import read_json
 from crossrank.training import Config, Planned, train_or_resume, train_together
-from crossrank.training.trainer import CRITERIA
 
 if TYPE_CHECKING:
     import optuna

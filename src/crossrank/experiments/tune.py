@@ -26,6 +26,7 @@ from typing import Any
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, MissingExtraError, RunError
 from crossrank.evaluation import evaluate
+from crossrank.evaluation.metrics import CRITERIA
 from crossrank.experiments.figures import check_plots, save_figure
 from crossrank.experiments.leaderboard import (
     Finalist,
@@ -43,8 +44,7 @@ from crossrank.files import write_json, write_text, writing
 from crossrank.runs import Run
 from crossrank.runs.run import read_json
 from crossrank.training import Config, Planned, train_or_resume, train_together
-from crossrank.training.cuda.steps import choose_device
-from crossrank.training.trainer import CRITERIA
+from crossrank.training.device import choose_device
 
 MAX_PARAMETERS = 1024**2 * 5  # the paper's cap, without embeddings
 GROUP = 8  # trials that know nothing of each other; part of what a seed means

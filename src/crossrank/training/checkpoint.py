@@ -24,8 +24,14 @@ class Position:
     best: float = float("inf")
     best_step: int = 0
     misses: int = 0  # evaluations in a row without a better one
-    seconds: float = 0.0
+    drops: int = 0  # of the learning rate
+    rows: int = 0  # learned from
+    seconds: float = 0.0  # spent on that
     journal_lines: int = 0
+
+    def move_to(self, step: int, batches_per_epoch: int) -> None:
+        self.step = step
+        self.epoch, self.batch = divmod(step, batches_per_epoch)
 
 
 def save_checkpoint(folder: Path, position: Position, tensors: dict[str, Tensor]) -> None:

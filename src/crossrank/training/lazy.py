@@ -12,11 +12,13 @@ Cost: proportional to the number of distinct rows in the batch, whatever the siz
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
 from crossrank.training.rule import Rate, UpdateRule
@@ -175,3 +177,67 @@ class LazyEmbedding:
         gradients = torch.cat([read.gradient for read in reads])
         joined.weight.grad = torch.zeros_like(joined.weight).index_add_(0, places, gradients)
         return joined
+
+
+AnyEmbedding = TypeVar("AnyEmbedding", bound=LazyEmbedding)
+
+
+class LazyTables(Generic[AnyEmbedding]):
+    """All lazy tables of a model, by the names of their parameters.
+
+    Args:
+        model: whose embedding layers they are.
+        make: what trains a layer by the rows that are read.
+    """
+
+    def __init__(self, model: nn.Module, make: Callable[[FeatureEmbedding], AnyEmbedding]) -> None:
+        layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, FeatureEmbedding)}
+        self.layers = {f"{name}.weight".removeprefix("."): layer for name, layer in layers.items()}
+        self.embeddings = {name: make(layer) for name, layer in self.layers.items()}
+
+    def of(self, layer: FeatureEmbedding) -> AnyEmbedding:
+        return next(self.embeddings[name] for name, one in self.layers.items() if one is layer)
+
+    @property
+    def tables(self) -> list[LazyTable]:
+        return [table for embedding in self.embeddings.values() for table in embedding.tables]
+
+    def catch_up(self, step: int) -> None:
+        for table in self.tables:
+            table.catch_up(step)
+
+    def state(self) -> dict[str, Tensor]:
+        parts = {"rows": "weight", "state": "state", "last": "last"}
+        return {
+            f"{key}.{name}.{number}": getattr(table, part)
+            for name, embedding in self.embeddings.items()
+            for number, table in enumerate(embedding.tables)
+            for key, part in parts.items()
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        for key, kept in self.state().items():
+            kept.copy_(state[key])
+
+    def close(self) -> None:
+        """Leave ordinary layers, with the weights of the last reading of all rows."""
+        for layer in self.layers.values():
+            layer.read = None
+
+
+@contextlib.contextmanager
+def holding(weights: Sequence[Tensor], values: Sequence[Tensor] | None) -> Iterator[None]:
+    """Inside, the weights have these values, or their own; any change to them is undone at the end."""
+    own = [weight.detach().clone() for weight in weights]
+    if values is not None:
+        _set(weights, values)
+    try:
+        yield
+    finally:
+        _set(weights, own)
+
+
+@torch.no_grad()
+def _set(weights: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for weight, value in zip(weights, values, strict=True):
+        weight.copy_(value)

@@ -11,15 +11,15 @@ step. ``lazy`` touches the rows of the batch alone and brings a row up to date w
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
 from crossrank.training.idle import BETAS, EPSILON, decay_at
-from crossrank.training.lazy import LazyEmbedding, LazyTable
+from crossrank.training.lazy import LazyEmbedding, LazyTables, holding
 from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
@@ -43,27 +43,28 @@ class Optimizer:
         rule: UpdateRule | None = None,
         clock: StepClock | None = None,
     ) -> None:
-        self.settings, self.decay, self.clock = settings, settings.average_decay, clock or NoClock()
-        self.rule = rule or UpdateRule(settings)
-        embeddings = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
-        lazy = embeddings if settings.tables == "lazy" else []
-        self.lazy = {embedding: LazyEmbedding(embedding, self.rule, now=lambda: self.steps) for embedding in lazy}
-        dense = [embedding for embedding in embeddings if embedding not in self.lazy]
-        self.shrinking: list[Tensor] = [embedding.weight for embedding in dense] if settings.table_decay else []
-        tables = {id(embedding.weight) for embedding in lazy}
-        self.dense = {name: p for name, p in model.named_parameters() if id(p) not in tables}
-        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.settings, self.clock, self.rule = settings, clock or NoClock(), rule or UpdateRule(settings)
+        layers = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
+        lazily = settings.tables == "lazy"
+        self.lazy = LazyTables(model if lazily else nn.Module(), self._lazy_embedding)
+        self.shrinking: list[Tensor] = [] if lazily or not settings.table_decay else [layer.weight for layer in layers]
+        self.dense = {
+            name: p for name, p in model.named_parameters() if name not in self.lazy.layers and p.requires_grad
+        }
         self.parameters = list(self.dense.values())
         self.adam = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
-        self.averages = [p.detach().clone() for p in self.parameters] if self.decay else []
+        self.averages = [p.detach().clone() for p in self.parameters] if self.rule.decay else []
         self.steps = 0
+
+    def _lazy_embedding(self, layer: FeatureEmbedding) -> LazyEmbedding:
+        return LazyEmbedding(layer, self.rule, now=lambda: self.steps)
 
     def step(self, loss: Tensor) -> None:
         """Move the weights once against the gradient of the loss."""
         self.adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.clock.mark("backward")
-        touched = [part for embedding in self.lazy.values() for part in embedding.take()]
+        touched = [part for embedding in self.lazy.embeddings.values() for part in embedding.take()]
         gradients = [p.grad for p in self.parameters if p.grad is not None] + [part.gradient for part in touched]
         if self.settings.clip_norm:
             scale = self.settings.clip_norm / (nn.utils.get_total_norm(gradients) + 1e-6)
@@ -81,23 +82,15 @@ class Optimizer:
         self.clock.mark("update")
         if self.averages:
             weights = [parameter.detach() for parameter in self.parameters]
-            torch._foreach_lerp_(self.averages, weights, 1 - float(decay_at(self.steps, self.decay)))
+            torch._foreach_lerp_(self.averages, weights, 1 - float(decay_at(self.steps, self.rule.decay)))
         self.clock.mark("average")
 
-    @contextlib.contextmanager
-    def using(self, *, averaged: bool) -> Iterator[None]:
+    def using(self, *, averaged: bool) -> AbstractContextManager[None]:
         """Inside, the model has its averaged or its raw weights, and any change to them is undone at the end."""
-        tables = [table for _, table in self._lazy_tables()]
-        for table in tables:
-            table.catch_up(self.steps)
-        weights = [*self.parameters, *(table.weight for table in tables)]
-        raw = [weight.detach().clone() for weight in weights]
-        if averaged and self.decay:
-            _set(weights, [*self.averages, *(table.average for table in tables)])
-        try:
-            yield
-        finally:
-            _set(weights, raw)
+        self.lazy.catch_up(self.steps)
+        tables = self.lazy.tables
+        averages = [*self.averages, *(table.average for table in tables)] if averaged and self.rule.decay else None
+        return holding([*self.parameters, *(table.weight for table in tables)], averages)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed training needs, as named tensors."""
@@ -108,7 +101,7 @@ class Optimizer:
                 state[f"{key}.{name}"] = value
             if self.averages:
                 state[f"average.{name}"] = self.averages[i]
-        return state | self._table_state()
+        return state | self.lazy.state()
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -120,30 +113,8 @@ class Optimizer:
             self.adam.state[parameter] = {k: state[f"{k}.{name}"].clone() for k in keys if f"{k}.{name}" in state}
             if self.averages:
                 self.averages[i].copy_(state[f"average.{name}"])
-        self._restore_tables(state)
-
-    def _table_state(self) -> dict[str, Tensor]:
-        parts = {"rows": "weight", "state": "state", "last": "last"}
-        return {
-            f"{key}.{name}": getattr(table, part) for name, table in self._lazy_tables() for key, part in parts.items()
-        }
-
-    def _restore_tables(self, state: Mapping[str, Tensor]) -> None:
-        for key, kept in self._table_state().items():
-            kept.copy_(state[key])
-
-    def _lazy_tables(self) -> Iterator[tuple[str, LazyTable]]:
-        for embedding, lazy in self.lazy.items():
-            for number, table in enumerate(lazy.tables):
-                yield f"{self.names[id(embedding.weight)]}.{number}", table
+        self.lazy.restore(state)
 
     def close(self) -> None:
-        """Leave an ordinary model; its lazy tables have the weights of the last reading of all rows."""
-        for embedding in self.lazy:
-            embedding.read = None
-
-
-@torch.no_grad()
-def _set(weights: list[Tensor], values: list[Tensor]) -> None:
-    for weight, value in zip(weights, values, strict=True):
-        weight.copy_(value)
+        """Leave an ordinary model."""
+        self.lazy.close()

@@ -72,9 +72,9 @@ class UpdateRule:
         settings, shrink = self.settings, self.rates[0] * self.settings.table_decay
         return find_curves(self.decay, settings.schedule, settings.warmup_steps, self.total_steps, shrink)
 
-    def drop(self, factor: float) -> None:
-        """Go on with a smaller learning rate; every row must belong to the present step."""
-        self.rates = [rate * factor for rate in self.rates]
+    def drop(self, factor: float, *, model: int = 0) -> None:
+        """Go on with a smaller learning rate of one model; every row must belong to the present step."""
+        self.rates[model] *= factor
         self.curves = self._curves()
         for device, placed in self._placed.items():
             for old, new in zip(placed, self._place(device), strict=True):

@@ -11,6 +11,7 @@ from crossrank.data.splits import SplitSettings
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.models import Model, ModelSettings, parse_model_settings
 from crossrank.models.settings import check_share
+from crossrank.training.loss import LossName
 from crossrank.training.schedule import ScheduleName
 
 LARGEST_DENSE_TABLE = 2_000_000  # weights: a pass over all of them is faster than finding the few to change
@@ -31,6 +32,11 @@ class TrainingSettings:
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
         "of matrix products; weights and sums stay float32. auto: bfloat16 where the processor has it and it pays",
+    )
+    loss: LossName = setting(
+        "auto",
+        "what is made small: logloss, squared or pairwise (order inside a group); auto: logloss for a binary label, "
+        "squared for a number",
     )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     table_decay: float = setting(0.0, "ρ: at each step every embedding row shrinks by 1 - ρ times the learning rate")
@@ -64,6 +70,10 @@ class TrainingSettings:
                 f"(1 - average_decay) / (2 learning_rate) = {most:.3g} at most; got {self.table_decay}.",
                 hint="Lower training.table_decay, or set training.average_decay=0.",
             )
+
+    def total_steps(self, batches_per_epoch: int) -> int:
+        """How many steps there are at most."""
+        return min(self.epochs * batches_per_epoch, self.max_steps or 2**62)
 
     def for_model(self, model: Model, device: str) -> TrainingSettings:
         """The same with ``tables`` decided by what is faster on a device, "cpu" or "cuda"."""

@@ -30,13 +30,13 @@ from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine, read_json
 from crossrank.schema import Schema
 from crossrank.training.checkpoint import has_checkpoint
-from crossrank.training.cuda.steps import choose_device
+from crossrank.training.device import choose_device
+from crossrank.training.engines import joint_engine, make_engine
 from crossrank.training.memory import keep_freed_memory
 from crossrank.training.profile import StepClock
 from crossrank.training.settings import Config
-from crossrank.training.together import evaluators, share_a_program, train_many
 from crossrank.training.trackers import Tracker, find_tracker
-from crossrank.training.trainer import Trainer
+from crossrank.training.trainer import Trainer, threads, train_models
 
 SEEDING = threading.Lock()  # models that are finished together share the random numbers of the process
 
@@ -191,18 +191,19 @@ def train_together(
     dataset, seeds = _dataset(data, None, runs[0].config, Path(), progress=progress), [run.seed for run in runs]
     with torch.random.fork_rng(devices=[]):
         models = [_seeded_model(run.config, dataset, run.seed) for run in runs]
-    many = share_a_program(models, dataset, [run.config.training for run in runs], seeds=seeds)
-    if many is None:
+    engine = joint_engine(models, dataset, [run.config.training for run in runs], seeds=seeds)
+    if engine is None:
         return None
     trainers = []
-    for run, part in zip(runs, many.parts, strict=True):
-        folder, settings = _claim(run.into, resume=False, overwrite=overwrite), run.config.training
+    for run, member in zip(runs, engine.members, strict=True):
+        folder = _claim(run.into, resume=False, overwrite=overwrite)
         write_json(folder / "plan.json", {"config": run.config.to_dict(), **_facts(run.seed, dataset)})
-        trainers.append(Trainer(part.model, dataset, settings, seed=run.seed, folder=folder, device_training=part))
-        trainers[-1].on_evaluation = run.on_evaluation
+        settings = run.config.training
+        trainers.append(Trainer(member, dataset, settings, folder=folder, on_evaluation=run.on_evaluation))
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(min(seeds))  # of what dropout drops
-        ended = train_many(many, trainers, show_progress=progress)
+        ended = train_models(engine, trainers, show_progress=progress)
+    engine.close()
 
     def finish(trainer: Trainer, run: Planned) -> Run | Exception:
         if trainer in ended:
@@ -211,8 +212,8 @@ def train_together(
         publish(trainer.folder, run.into)
         return Run.open(run.into)
 
-    with evaluators() as pool:
-        return list(pool.map(finish, trainers, runs))
+    with threads(len(trainers)) as each:
+        return list(each(finish, trainers, runs))
 
 
 def _may_share(data: Any, configs: Sequence[Config]) -> bool:
@@ -306,14 +307,22 @@ def _train(
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         model, rows = _seeded_model(config, dataset, seed), dataset.train
         check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
-        trainer = Trainer(model, dataset, config.training, seed=seed, folder=folder, clock=clock)
-        trainer.on_line, trainer.on_evaluation = tracker.line, on_evaluation
+        engine = make_engine(model, dataset, config.training, seed=seed, clock=clock)
+        trainer = Trainer(
+            engine.members[0],
+            dataset,
+            config.training,
+            folder=folder,
+            on_line=tracker.line,
+            on_evaluation=on_evaluation,
+        )
         if resume:
             trainer.resume()
         report = None
         tracker.start(folder.name.removesuffix(".partial"), folder, config.to_dict(), trainer.position.step)
         try:
-            trainer.train(show_progress=progress)
+            for error in train_models(engine, [trainer], show_progress=progress, clock=clock).values():
+                raise error
             report = _finish(trainer, dataset, config, facts, folder, test=test)
         finally:
             tracker.finish(report)
@@ -324,9 +333,9 @@ def _finish(
 ) -> dict[str, Any]:
     """Measure the trained model and write every file of the run into the folder; returns its report."""
     model, names = trainer.model, ("valid", "test") if test else ("valid",)
-    logits = {name: score_split(model, trainer.measured(dataset.split(name))) for name in names}
+    logits = {name: score_split(model, trainer.member.placed(dataset.split(name))) for name in names}
     report = _report(trainer, dataset, logits)
-    trainer.close()
+    trainer.member.close()
     with SEEDING, torch.random.fork_rng(devices=[]):
         untrained = _seeded_model(config, dataset, facts["seed"])
     initial = measure_spectra(untrained, dataset.valid)
@@ -359,7 +368,7 @@ def _report(trainer: Trainer, dataset: EncodedDataset, logits: Mapping[str, NDAr
         "best_step": position.best_step,
         "epochs": position.step / trainer.batches_per_epoch,
         "seconds": position.seconds,
-        "rows_per_second": position.step * trainer.settings.batch_size / max(position.seconds, 1e-9),
+        "rows_per_second": position.rows / max(position.seconds, 1e-9),
     }
     report["parameters"] = count_parameters(trainer.model)
     return report

@@ -1,219 +1,254 @@
-"""The training loop."""
+"""The training loop: steps of an engine, and what is done for each model in between."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import math
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from crossrank.data import EncodedDataset, Split
+from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import measure_split, score_split
-from crossrank.models import Model
+from crossrank.evaluation.metrics import CRITERIA
 from crossrank.training.checkpoint import Position, load_checkpoint, save_checkpoint
-from crossrank.training.cuda.many import ModelOfMany
-from crossrank.training.cuda.steps import DeviceTraining, choose_device
-from crossrank.training.loss import data_loss, penalty
-from crossrank.training.optimizer import Optimizer
+from crossrank.training.engine import Engine, Member
 from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.progress import TrainingBar
+from crossrank.training.schedule import PLATEAU_DROP
 from crossrank.training.settings import TrainingSettings
 
-CRITERIA = {"binary": "logloss", "real": "rmse"}
-BFLOAT16_PAYS = 256  # narrower products are dominated by the conversions
+MOST_EVALUATORS = 4  # threads; more wait for Python's lock: 32 models took 28 s with sixteen and 17 with four
 
 
-def uses_bfloat16(precision: str, input_dim: int) -> bool:
-    """Whether matrix products are to be made in bfloat16."""
-    if precision == "auto":
-        return input_dim >= BFLOAT16_PAYS and has_bfloat16()
-    return precision == "bfloat16"
-
-
-def has_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 matrices itself."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+def take_steps(
+    engine: Engine, position: Position, *, total_steps: int, batches_per_epoch: int
+) -> Iterator[tuple[int, Tensor]]:
+    """Steps from a position on, which moves along; yields the rows of each, and each member's loss on them."""
+    while position.step < total_steps:
+        for batch in engine.batches(position.epoch, position.batch):
+            losses = engine.step(batch)
+            position.move_to(position.step + 1, batches_per_epoch)
+            yield len(batch), losses
+            if position.step == total_steps:
+                return
 
 
 class Trainer:
-    """Trains a model on a dataset, step by step, keeping the weights that did best on the validation rows.
+    """One model on its way: position, journal, evaluations, checkpoints, and the weights that did best so far.
 
     Args:
-        model: trained in place.
-        dataset: its train split is learned from, its valid split decides.
-        settings: how.
-        seed: of the order of the rows.
+        member: the model, where its steps are made.
+        dataset: its valid split decides.
+        settings: of the training.
         folder: where metrics.jsonl and checkpoints go.
-        device_training: the steps, where they are made together with those of other models.
-        clock: told when each part of a step ends.
+        on_line: told every line of the journal.
+        on_evaluation: told the step and the validation metrics after each evaluation; what it raises ends the training.
     """
 
     def __init__(
         self,
-        model: Model,
+        member: Member,
         dataset: EncodedDataset,
         settings: TrainingSettings,
         *,
-        seed: int,
         folder: Path,
-        device_training: DeviceTraining | ModelOfMany | None = None,
-        clock: StepClock | None = None,
+        on_line: Callable[[dict[str, Any]], None] | None = None,
+        on_evaluation: Callable[[int, dict[str, Any]], None] | None = None,
     ) -> None:
-        device = choose_device(settings.device)
-        settings = settings.for_model(model, device.type)
-        self.model, self.dataset, self.settings, self.seed, self.folder = model, dataset, settings, seed, folder
-        self.clock = clock or NoClock()
+        self.member, self.model, self.dataset, self.settings, self.folder = (
+            member, member.model, dataset, settings, folder
+        )  # fmt: skip
+        self.on_line, self.on_evaluation = on_line, on_evaluation
         self.label_kind = dataset.schema.label.kind
-        self.criterion = CRITERIA[self.label_kind]
-        self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in model.layout.embedded}
-        if device.type == "cuda" and device_training is None:
-            device_training = DeviceTraining(
-                model, dataset.train, settings, seed=seed, label_kind=self.label_kind, device=device
-            )
-        self.on_device = device_training
-        self.optimizer = (
-            Optimizer(model, settings, clock=self.clock) if device_training is None else device_training.optimizer
-        )
-        if clock:
-            model.embedding.register_forward_hook(
-                lambda module, *_: self.clock.mark("gather") if module.training else None
-            )
-        self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim)
+        pairwise = settings.loss == "pairwise"  # logits without a level: only their order in a group means something
+        self.criterion, self.sign = ("grouped_auc", -1) if pairwise else (CRITERIA[self.label_kind], 1)
+        self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in self.model.layout.embedded}
+        self.valid = member.placed(dataset.valid)
         self.position = Position()
-        self.on_line: Callable[[dict[str, Any]], None] | None = None
-        self.on_evaluation: Callable[[int, dict[str, Any]], None] | None = None
         self.best: dict[str, Tensor] = {}
         self.journal = folder / "metrics.jsonl"
+        self._lines: TextIO | None = None
         self.batches_per_epoch = dataset.train.num_batches(settings.batch_size)
-        self.total_steps = min(settings.epochs * self.batches_per_epoch, settings.max_steps or 2**62)
+        self.total_steps = settings.total_steps(self.batches_per_epoch)
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        return 0 < self.settings.patience <= self.position.misses
 
     def resume(self) -> None:
         """Go on from the checkpoint in the folder, as if nothing had happened."""
         self.position, tensors = load_checkpoint(self.folder)
         self.best = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("best.")}
-        self.optimizer.restore(tensors)
+        self.member.restore(tensors)
+        for _ in range(self.position.drops):
+            self.member.drop(PLATEAU_DROP)
         for name, buffer in self.model.named_buffers():
             buffer.copy_(tensors[f"buffer.{name}"])
         lines = self.journal.read_text(encoding="utf-8").splitlines(keepends=True)
         self.journal.write_text("".join(lines[: self.position.journal_lines]), encoding="utf-8")
 
-    def train(self, *, show_progress: bool | None = None) -> None:
-        """Step until the end or until patience runs out, then leave the best weights in the model."""
-        self.model.train()
-        position, every = self.position, self.settings.eval_every or self.batches_per_epoch
-        running, rows, started = torch.zeros((), device=self.device), 0, time.perf_counter()
-        with TrainingBar(total=self.total_steps, label="training", show=show_progress) as bar:
-            for batch in self._batches():
-                self.clock.mark("load")
-                running += self._step(batch)
-                rows += len(batch)
-                if position.step % self.settings.log_every == 0 or position.step == self.total_steps:
-                    total = running.item()  # waits for the device, so it is read before the clock
-                    self._log(total, rows, time.perf_counter() - started, bar)
-                    running, rows, started = torch.zeros_like(running), 0, time.perf_counter()
-                if position.step % every == 0 or position.step == self.total_steps:
-                    self._evaluate(bar)
-                    started = time.perf_counter()
-                    if 0 < self.settings.patience <= position.misses:
-                        break
-                self.clock.mark("log")
-        self.model.load_state_dict(self.best)
+    def __enter__(self) -> Trainer:
+        self._lines = self.journal.open("a", encoding="utf-8", buffering=1)
+        return self
 
-    @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+    def __exit__(self, *error: object) -> None:
+        if self._lines is not None:
+            self._lines.close()
 
-    def close(self) -> None:
-        """Leave an ordinary model on the processor."""
-        (self.on_device or self.optimizer).close()
-
-    def measured(self, split: Split) -> Split:
-        """A split whose batches come where the model is."""
-        return self.on_device.evaluated(split) if self.on_device else split
-
-    def _batches(self) -> Iterator[Any]:
-        """Batches from the present position on; the position already points past the one handed out."""
+    def log(self, loss: float, rows: int, seconds: float) -> None:
+        """Note the mean loss of the rows learned from since the last line."""
         position = self.position
-        while position.step < self.total_steps:
-            for batch in self._epoch():
-                position.step += 1
-                position.batch += 1
-                if position.batch == self.batches_per_epoch:
-                    position.epoch, position.batch = position.epoch + 1, 0
-                yield batch
-                if position.step == self.total_steps:
-                    return
-
-    def _epoch(self) -> Iterator[Any]:
-        epoch, start = self.position.epoch, self.position.batch
-        if self.on_device:
-            return self.on_device.batches(epoch, start)
-        return self.dataset.train.batches(self.settings.batch_size, seed=self.seed, epoch=epoch, start_batch=start)
-
-    def _step(self, batch: Any) -> Tensor:
-        """One step; returns the loss on the data times the number of rows."""
-        if self.on_device:
-            loss = self.on_device.step(batch) * len(batch)
-            self.clock.mark("step")
-            return loss
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
-            logits = self.model(batch.features).float()
-        loss = data_loss(logits, batch.labels, batch.weights, label_kind=self.label_kind)
-        loss_and_penalty = loss + penalty(self.model, self.settings.l2)
-        self.clock.mark("forward")
-        self.optimizer.step(loss_and_penalty)
-        return loss.detach() * len(batch)
-
-    def _log(self, running: float, rows: int, seconds: float, bar: TrainingBar) -> None:
-        loss, speed = running / rows, rows / max(seconds, 1e-9)
         if not math.isfinite(loss):
             raise self._diverged(f"The training loss must stay finite; it is {loss}")
-        self.position.seconds += seconds
-        self._write({"step": self.position.step, "epoch": self.position.epoch, "loss": loss, "rows_per_second": speed})
-        bar.advance(self.position.step, note=f"loss {loss:.4f} {speed:,.0f} rows/s")
+        position.seconds += seconds
+        position.rows += rows
+        speed = rows / max(seconds, 1e-9)
+        self._write({"step": position.step, "epoch": position.epoch, "loss": loss, "rows_per_second": speed})
 
-    def _evaluate(self, bar: TrainingBar) -> None:
+    def evaluate(self) -> None:
         """Measure averaged and raw weights on the validation rows, keep the averaged ones if they are the best yet."""
         position, line = self.position, {"step": self.position.step, "epoch": self.position.epoch}
-        with self.optimizer.using(averaged=False):
+        with self.member.using(averaged=False):
             raw = self._measure()
-        with self.optimizer.using(averaged=True):
+        with self.member.using(averaged=True):
             averaged = self._measure()
-            if averaged[self.criterion] < position.best:
-                position.best, position.best_step, position.misses = averaged[self.criterion], position.step, 0
+            value = self.sign * averaged[self.criterion]
+            better = value < position.best
+            if better:
+                position.best, position.best_step, position.misses = value, position.step, 0
                 self.best = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
             else:
                 position.misses += 1
+        if not better and self.settings.schedule == "plateau":
+            self.member.drop(PLATEAU_DROP)
+            position.drops += 1
         self._write(line | {"valid": averaged, "valid_raw": raw})
-        bar.advance(position.step, note=f"valid {self.criterion} {averaged[self.criterion]:.4f}")
         best = {f"best.{name}": tensor for name, tensor in self.best.items()}
         buffers = {f"buffer.{name}": tensor for name, tensor in self.model.named_buffers()}
-        save_checkpoint(self.folder, position, self.optimizer.state() | best | buffers)
+        save_checkpoint(self.folder, position, self.member.state() | best | buffers)
         if self.on_evaluation:
             self.on_evaluation(position.step, averaged)
 
     def _measure(self) -> dict[str, Any]:
         self.model.fill_untrained_rows(self.counts)
-        rows = self.measured(self.dataset.valid)
-        logits = score_split(self.model, rows)
+        logits = score_split(self.model, self.valid)
         if not np.isfinite(logits).all():
             raise self._diverged("A model's answers must stay finite; on the validation rows they are not")
-        return measure_split(logits, rows, label_kind=self.label_kind)
+        return measure_split(logits, self.valid, label_kind=self.label_kind)
 
     def _diverged(self, problem: str) -> ConfigError:
         hint = f"Try a smaller training.learning_rate than {self.settings.learning_rate}."
         return ConfigError(f"{problem} at step {self.position.step:,}.", hint=hint)
 
     def _write(self, line: dict[str, Any]) -> None:
-        with self.journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        if self._lines is not None:
+            self._lines.write(json.dumps(line) + "\n")
         self.position.journal_lines += 1
         if self.on_line:
             self.on_line(line)
+
+
+class Window:
+    """The losses since the last line of the journal."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.rows, self.started = 0, time.perf_counter()
+        if self.total is not None:
+            self.total.zero_()
+
+    def add(self, losses: Tensor, rows: int) -> None:
+        self.total = torch.zeros_like(losses) if self.total is None else self.total
+        self.total.add_(losses, alpha=rows)
+        self.rows += rows
+
+    def means(self) -> list[float]:
+        """Of each model; waits for the device."""
+        return [] if self.total is None else (self.total / self.rows).tolist()
+
+
+def train_models(
+    engine: Engine,
+    trainers: Sequence[Trainer],
+    *,
+    show_progress: bool | None = None,
+    clock: StepClock | None = None,
+) -> dict[Trainer, Exception]:
+    """Train all to the end, or until their patience ran out, and leave in each model its best weights.
+
+    Args:
+        engine: makes the steps.
+        trainers: one for each of its members, in their order, with equal settings but for the learning rate.
+        show_progress: a bar; ``None`` for on a terminal only.
+        clock: told when the work between two steps ends.
+
+    Returns:
+        What ended those that did not get there: a loss that did not stay finite, or what ``on_evaluation`` raised.
+    """
+    first, settings, clock = trainers[0], trainers[0].settings, clock or NoClock()
+    every, total = settings.eval_every or first.batches_per_epoch, first.total_steps
+    ended, window, position = dict[Trainer, Exception](), Window(), dataclasses.replace(first.position)
+    label = "training" if len(trainers) == 1 else f"training {len(trainers)} models"
+    for trainer in trainers:
+        trainer.model.train()
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(TrainingBar(total=total, start=position.step, label=label, show=show_progress))
+        each = stack.enter_context(threads(len(trainers)))
+        active = [stack.enter_context(trainer) for trainer in trainers]
+        steps = take_steps(engine, position, total_steps=total, batches_per_epoch=first.batches_per_epoch)
+        for rows, losses in steps:
+            window.add(losses, rows)
+            bar.advance(position.step)
+            looks = position.step % every == 0 or position.step == total
+            if looks or position.step % settings.log_every == 0:
+                means = dict(zip(trainers, window.means(), strict=True))  # waits for the device, so before the clock
+                seconds = time.perf_counter() - window.started
+                for trainer in active:
+                    trainer.position.move_to(position.step, first.batches_per_epoch)
+                    _try(trainer, ended, lambda one: one.log(means[one], window.rows, seconds))  # noqa: B023
+                bar.note(f"loss {means[active[0]]:.4f} {window.rows / max(seconds, 1e-9):,.0f} rows/s")
+                active = [one for one in active if one not in ended]
+                if looks:
+                    list(each(lambda one: _try(one, ended, Trainer.evaluate), active))
+                    active = [one for one in active if one not in ended and not one.is_out_of_patience]
+                window.restart()
+            clock.mark("log")
+            if not active:
+                break
+    for trainer in (one for one in trainers if one not in ended):
+        trainer.model.load_state_dict(trainer.best)
+    return ended
+
+
+def _try(trainer: Trainer, ended: dict[Trainer, Exception], work: Callable[[Trainer], None]) -> None:
+    """What a model's own work raises ends that model alone."""
+    try:
+        work(trainer)
+    except Exception as error:
+        ended[trainer] = error
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[Callable[..., Any]]:
+    """A ``map`` for what the processor does for each model, such as metrics; threads work without torch's own."""
+    if count == 1:
+        yield map
+        return
+    before, most = torch.get_num_threads(), min(os.cpu_count() or 1, MOST_EVALUATORS)
+    with ThreadPoolExecutor(most, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield pool.map
+    torch.set_num_threads(before)

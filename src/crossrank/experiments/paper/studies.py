@@ -17,7 +17,7 @@ from crossrank.files import write_json
 from crossrank.models.cost import model_cost
 from crossrank.runs.run import read_json
 from crossrank.training import Config, train_seeds
-from crossrank.training.cuda.steps import choose_device
+from crossrank.training.device import choose_device
 
 METRICS = ("logloss", "auc")
 MEASURED = "measured.json"

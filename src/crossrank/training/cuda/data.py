@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from crossrank.data import Batch, Split
-from crossrank.training.cuda.optimizer import operations
 from crossrank.training.cuda.plain import Taken
+from crossrank.training.cuda.update import operations
 
 PIECE_ROWS = 2**20  # of an epoch's order, made and sent together
 RESIDENT_SHARE = 0.6  # of the free memory of a device, up to which a split is kept there
@@ -91,7 +91,7 @@ class ResidentRows:
 
     def _pieces(self, epoch: int) -> list[Future[Tensor]]:
         if epoch not in self.pieces:
-            order = self.split._order(self.seed, epoch)
+            order = self.split.order(self.seed, epoch)
             pinned = self.order.is_cuda
 
             def make(start: int) -> Tensor:

@@ -26,16 +26,18 @@ from crossrank.nn import CrossLayer, CrossNetwork
 from crossrank.nn.embedding import FeatureEmbedding
 from crossrank.nn.linear import Linear
 from crossrank.training.cuda import plain
-from crossrank.training.cuda.optimizer import (
-    Beside,
+from crossrank.training.cuda.plain import Columns, Gradient, Taken
+from crossrank.training.cuda.update import (
     Block,
     DeviceOptimizer,
     FlatWeights,
+    SideStream,
     TouchedRows,
     operations,
 )
-from crossrank.training.cuda.plain import Columns, Gradient, Taken
 from crossrank.training.lazy import LazyTable
+from crossrank.training.loss import Loss
+from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
 WIDE = 512  # from here on a padded width is a multiple of 32, below of 8: there waste would outweigh alignment
@@ -53,11 +55,9 @@ def is_written_out(model: Model, settings: TrainingSettings) -> bool:
     embedding = model.embedding
     if embedding.num_multivalent or embedding.dropout or not embedding.num_single:
         return False
-    if not all(
-        isinstance(layer, CrossLayer) and layer.residual and layer.bias is not None
-        for layer in cast(CrossNetwork, model.cross[0]).layers
-    ):
-        return False
+    layers = cast(CrossNetwork, model.cross[0]).layers
+    if not all(type(one) is CrossLayer and one.residual and one.bias is not None for one in layers):
+        return False  # a subclass computes what it says, not what these steps say
     return model.structure == "cross-only" or (model.deep.activation_name == "relu" and not model.deep.dropout)
 
 
@@ -75,15 +75,15 @@ class DCNPass:
 
     Args:
         model: one of them; see :func:`is_written_out`.
-        binary: the label is 0 or 1.
+        loss: what is made small; it needs no groups.
     """
 
-    def __init__(self, model: DCNV2, *, binary: bool, device: torch.device) -> None:
-        self.model, self.binary, self.operations = model, binary, operations(device)
+    def __init__(self, model: DCNV2, *, loss: Loss, device: torch.device) -> None:
+        self.model, self.loss, self.operations = model, loss, operations(device)
         self.input_dim, self.padded_dim = model.layout.input_dim, padded(model.layout.input_dim + 1)
         self.num_cross = len(cast(CrossNetwork, model.cross[0]).layers)
         self.deep_layers = [] if model.structure == "cross-only" else [cast(Linear, one) for one in model.deep.layers]
-        self.products = Beside(device)
+        self.products = SideStream(device)
 
     def blocks(self) -> list[Block]:
         """Each cross layer's kernel and bias in a square, each deep kernel and bias in their own blocks."""
@@ -137,7 +137,7 @@ class DCNPass:
         logits = bias
         for part, x in ((self.cross_output, layers[-1]), (self.deep_output, hidden[-1])):
             logits = self.heads.head(x, part[0], logits) if part else logits
-        loss, by_logits = self.heads.loss_and_gradient(logits, labels, weights, binary=self.binary)
+        loss, by_logits = self.operations.loss_and_gradient(self.loss, logits, labels, weights)
         torch.sum(by_logits, dim=-1, keepdim=True, out=by_bias)
         return loss, self._backward(by_logits, layers, us, hidden)
 
@@ -174,7 +174,7 @@ class DCNPass:
             with self.products:
                 _product(by_z.mT, hidden[number], layer.kernel_gradient)
                 if number == 0:
-                    # Beside the ones stands nothing: the layer has its own bias.
+                    # SideStream the ones stands nothing: the layer has its own bias.
                     layer.kernel_gradient[..., self.input_dim].zero_()
             by_input = torch.matmul(by_z, layer.kernel)
             if number:
@@ -188,22 +188,25 @@ class DCNSteps:
     Args:
         model: on its device; see :func:`is_written_out`.
         settings: of the training.
+        loss: what is made small.
+        rule: of the update.
         bfloat16: make matrix products in bfloat16.
-        binary: the label is 0 or 1.
     """
 
-    def __init__(self, model: Model, settings: TrainingSettings, *, bfloat16: bool, binary: bool) -> None:
+    def __init__(
+        self, model: Model, settings: TrainingSettings, *, loss: Loss, rule: UpdateRule, bfloat16: bool
+    ) -> None:
         self.model, self.settings = model, settings
         self.type = torch.bfloat16 if bfloat16 else torch.float32
         device = model.embedding.weight.device
-        self.network = DCNPass(cast(DCNV2, model), binary=binary, device=device)
+        self.network = DCNPass(cast(DCNV2, model), loss=loss, device=device)
         copy = torch.bfloat16 if bfloat16 else None
-        self.optimizer = DeviceOptimizer(model, settings, blocks=self.network.blocks(), copy=copy)
+        self.optimizer = DeviceOptimizer(model, settings, rule=rule, blocks=self.network.blocks(), copy=copy)
         self.network.bind(self.optimizer.flat)
         self.columns = columns_of(model.embedding, device)
-        lazy = self.optimizer.lazy[model.embedding]
+        lazy = self.optimizer.lazy.of(model.embedding)
         self.rows, self.lookups = lazy.rows, _lookups(model.embedding, lazy.tables)
-        self.sorting = Beside(device)
+        self.sorting = SideStream(device)
 
     @torch.no_grad()
     def step(self, taken: Taken) -> Tensor:

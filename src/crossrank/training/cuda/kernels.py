@@ -1,7 +1,7 @@
 """The parts of a step on a GPU as Triton kernels; :mod:`crossrank.training.cuda.plain` says what each one computes.
 
 Here: batches, x0, layers and loss. Those for rows of a table and for the update are in
-:mod:`crossrank.training.cuda.rows`, and can be had from here as well.
+:mod:`crossrank.training.cuda.row_kernels`, and can be had from here as well.
 """
 # A kernel's arguments are pointers and numbers of Triton's language, not Python's.
 # mypy: disable-error-code="no-untyped-def, no-any-return, untyped-decorator"
@@ -12,8 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from crossrank.training.cuda import plain
 from crossrank.training.cuda.plain import Columns, Rows, Taken
-from crossrank.training.cuda.rows import (
+from crossrank.training.cuda.row_kernels import (
     PRESENT,
     adam,
     adam_rows,
@@ -29,6 +30,7 @@ from crossrank.training.cuda.rows import (
     sum_segments,
     tl,
 )
+from crossrank.training.loss import LogLoss, Loss, SquaredError
 
 __all__ = ["PRESENT", "adam", "adam_rows", "begin_update", "cross", "cross_backward", "embed", "head", "head_backward",
            "loss_and_gradient", "read_rows", "relu_backward", "sort_rows", "squares", "sum_segments",
@@ -268,10 +270,11 @@ def head_backward(x: Tensor, weight: Tensor, by_logits: Tensor, by_weight: Tenso
 @jit
 def _loss_kernel(logits, labels, weights, weight_sum, losses, by_logits, batch_size,
                  BINARY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    b, model = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1)
     mask = b < batch_size
-    z, y = tl.load(logits + b, mask=mask, other=0.0), tl.load(labels + b, mask=mask, other=0.0)
-    share = tl.load(weights + b, mask=mask, other=0.0) / tl.maximum(tl.load(weight_sum), 1e-12)
+    place = model * batch_size + b
+    z, y = tl.load(logits + place, mask=mask, other=0.0), tl.load(labels + place, mask=mask, other=0.0)
+    share = tl.load(weights + place, mask=mask, other=0.0) / tl.maximum(tl.load(weight_sum + model), 1e-12)
     if BINARY:
         small = tl.exp(-tl.abs(z))
         loss = tl.maximum(z, 0.0) - z * y + tl.log(1.0 + small)
@@ -280,14 +283,20 @@ def _loss_kernel(logits, labels, weights, weight_sum, losses, by_logits, batch_s
     else:
         loss = (z - y) * (z - y)
         gradient = 2.0 * (z - y)
-    tl.store(by_logits + b, gradient * share, mask=mask)
-    tl.store(losses + tl.program_id(0), tl.sum(loss * share, axis=0))
+    tl.store(by_logits + place, gradient * share, mask=mask)
+    tl.store(losses + model * tl.num_programs(0) + tl.program_id(0), tl.sum(loss * share, axis=0))
 
 
-def loss_and_gradient(logits: Tensor, labels: Tensor, weights: Tensor, *, binary: bool) -> tuple[Tensor, Tensor]:
-    by_logits, programs = torch.empty_like(logits), blocks(len(logits), 1024)
-    losses = logits.new_empty(programs)
-    _loss_kernel[(programs,)](
-        logits, labels, weights, weights.sum(), losses, by_logits, len(logits), BINARY=binary, BLOCK=1024
+BINARY = {LogLoss: True, SquaredError: False}  # the losses that the kernel computes
+
+
+def loss_and_gradient(loss: Loss, logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    if type(loss) not in BINARY:
+        return plain.loss_and_gradient(loss, logits, labels, weights)
+    size = logits.shape[-1]
+    by_logits, programs, models = torch.empty_like(logits), blocks(size, 1024), logits.numel() // size
+    losses = logits.new_empty(*logits.shape[:-1], programs)
+    _loss_kernel[(programs, models)](
+        logits, labels, weights, weights.sum(dim=-1), losses, by_logits, size, BINARY=BINARY[type(loss)], BLOCK=1024
     )
-    return losses.sum(), by_logits
+    return losses.sum(dim=-1), by_logits

@@ -20,22 +20,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from crossrank.data import Split
+from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.models.dcn_v2 import DCNV2
 from crossrank.training.cuda import plain
 from crossrank.training.cuda.data import EvaluatedSplit, Step, fits
 from crossrank.training.cuda.dcn import DCNPass, is_written_out
-from crossrank.training.cuda.optimizer import Beside, FlatWeights, operations, whole
+from crossrank.training.cuda.engine import WARM_UP_STEPS, capturing
 from crossrank.training.cuda.plain import Columns, Gradient, Rows, Segments, Taken
-from crossrank.training.cuda.steps import capturing
+from crossrank.training.cuda.update import FlatWeights, SideStream, operations, whole
+from crossrank.training.device import uses_bfloat16
 from crossrank.training.lazy import LazyTable
-from crossrank.training.loss import data_loss
-from crossrank.training.optimizer import Optimizer
+from crossrank.training.loss import Loss
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
-
-SMALL = 256  # a wider x0 fills a GPU alone, in bfloat16
-WARM_UP_STEPS = 3
 
 
 def can_share_a_program(model: Model, split: Split, settings: TrainingSettings, device: torch.device) -> bool:
@@ -44,7 +42,7 @@ def can_share_a_program(model: Model, split: Split, settings: TrainingSettings, 
     ordinary = type(model).forward is Model.forward and len(model.tables()) == 1
     single = embedding.num_single > 0 and not embedding.num_multivalent and len(embedding.tables) == 1
     plain_loss = settings.l2 == 0 and settings.table_decay == 0
-    float32 = settings.precision == "float32" or (settings.precision == "auto" and model.layout.input_dim < SMALL)
+    float32 = not uses_bfloat16(settings.precision, model.layout.input_dim, torch.device("cuda"))  # narrow
     return ordinary and single and float32 and settings.tables == "lazy" and plain_loss and fits(split, device)
 
 
@@ -59,16 +57,16 @@ class _Logits(nn.Module):
         return self.model.logits(x0)
 
 
-class ManyTraining:
-    """The steps of N models, taken together.
+class JointEngine:
+    """The steps of N models, taken together; an :class:`~crossrank.training.engine.Engine`.
 
     Args:
         models: of one shape; see :func:`can_share_a_program`.
         split: the training rows, the same for all.
         settings: of the training, the same for all.
+        loss: what is made small; it needs no groups.
+        rule: of the update, with the learning rate of each model.
         seeds: of each model's order of rows.
-        learning_rates: of each model; left out, that of the settings for all.
-        label_kind: "binary" or "real".
         device: a GPU; on a processor the same steps run uncaptured.
     """
 
@@ -78,22 +76,21 @@ class ManyTraining:
         split: Split,
         settings: TrainingSettings,
         *,
+        loss: Loss,
+        rule: UpdateRule,
         seeds: Sequence[int],
-        learning_rates: Sequence[float] = (),
-        label_kind: str,
         device: torch.device,
     ) -> None:
-        self.models, self.settings, self.label_kind, self.device = list(models), settings, label_kind, device
-        self.operations, self.decay = operations(device), settings.average_decay
-        self.rule = UpdateRule(settings, learning_rates=learning_rates or [settings.learning_rate] * len(models))
+        self.models, self.settings, self.loss, self.rule, self.device = list(models), settings, loss, rule, device
+        self.operations = operations(device)
         self._stack(models)
         self.rows = _ManyOrders(split, settings.batch_size, seeds=seeds, device=device)
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.losses, self.nothing = torch.zeros(len(models), device=device), torch.zeros((), device=device)
-        self.beside = Beside(device)
+        self.beside = SideStream(device)
         self.warm_up, self.reading = WARM_UP_STEPS, threading.Lock()
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.parts = [ModelOfMany(self, number) for number in range(len(models))]
+        self.members = [JointModel(self, number) for number in range(len(models))]
 
     def _stack(self, models: Sequence[Model]) -> None:
         """All weights of all models in shared buffers, as they are now."""
@@ -104,7 +101,7 @@ class ManyTraining:
         blocks = self.written_out.blocks() if self.written_out else []
         placed = {name for block in blocks for name in block.parts}
         blocks += [whole(name, shapes[name].shape) for name in self.names if name not in placed]
-        self.flat = FlatWeights(blocks, device=self.device, models=count, average=self.decay > 0)
+        self.flat = FlatWeights(blocks, device=self.device, models=count, average=self.rule.decay > 0)
         rows = torch.stack([model.embedding.tables[0].detach() for model in models]).to(self.device)  # (N, v, e)
         self.rows_of_model, self.width = rows.shape[1], rows.shape[2]
         weights, gradients = self.stacked(self.flat.weight), self.stacked(self.flat.gradient)
@@ -130,7 +127,7 @@ class ManyTraining:
         # Ids are rows of the joint table already.
         within = features % width
         self.columns = Columns(features // width, torch.full_like(within, width), within, within, within * 0)
-        return DCNPass(cast(DCNV2, model), binary=self.label_kind == "binary", device=self.device)
+        return DCNPass(cast(DCNV2, model), loss=self.loss, device=self.device)
 
     def stacked(self, buffer: Tensor) -> dict[str, Tensor]:
         """Each parameter's part of a buffer: (N, its shape)."""
@@ -139,8 +136,7 @@ class ManyTraining:
     def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
         return self.rows.batches(epoch, start_batch)
 
-    def step(self) -> Tensor:
-        """One step of every model; returns their losses (N,), which the next step overwrites."""
+    def step(self, batch: Step) -> Tensor:
         if self.graph is not None:
             self.graph.replay()
             return self.losses
@@ -192,7 +188,7 @@ class ManyTraining:
     def _loss(self, weights: dict[str, Tensor], x0: Tensor, labels: Tensor, row_weights: Tensor) -> Tensor:
         named = {f"model.{name}": weight for name, weight in weights.items()}
         logits = torch.func.functional_call(self.network, named, (x0,))
-        return data_loss(logits, labels, row_weights, label_kind=self.label_kind)
+        return self.loss(logits, labels, row_weights)
 
     @torch.no_grad()
     def _update(self, segments: Segments, gradient: Gradient) -> None:
@@ -255,7 +251,7 @@ class _ManyOrders:
         orders = torch.empty(self.order.shape, dtype=torch.int64, pin_memory=self.order.is_cuda)  # (N, rows)
 
         def shuffle(number: int) -> None:
-            order = self.split._order(self.seeds[number], epoch)
+            order = self.split.order(self.seeds[number], epoch)
             orders[number] = torch.from_numpy(order.rows(0, len(self.split)))
 
         with ThreadPoolExecutor(8) as pool:
@@ -266,23 +262,16 @@ class _ManyOrders:
         self.worker.shutdown(wait=False, cancel_futures=True)
 
 
-class ModelOfMany(Optimizer):
-    """One of the models: what a trainer asks its optimiser and its device for, besides steps."""
+class JointModel:
+    """One of the models, without its steps; a :class:`~crossrank.training.engine.Member`."""
 
-    def __init__(self, many: ManyTraining, number: int) -> None:
+    def __init__(self, many: JointEngine, number: int) -> None:
         self.many, self.number, self.model = many, number, many.models[number].to(many.device)
-        self.optimizer = self
-
-    def step(self, loss: object) -> Tensor:  # type: ignore[override]
-        raise NotImplementedError("A model of many takes its steps with the others.")
-
-    def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
-        return self.many.batches(epoch, start_batch)
 
     @contextlib.contextmanager
     def using(self, *, averaged: bool) -> Iterator[None]:
         """Inside, the model has its averaged or its raw weights; outside they mean nothing."""
-        self._load(averaged=averaged and self.many.decay > 0)
+        self._load(averaged=averaged)
         yield
 
     @torch.no_grad()
@@ -292,30 +281,30 @@ class ModelOfMany(Optimizer):
         for name, values in many.stacked(buffer).items():
             self.model.get_parameter(name).copy_(values[self.number])
         many.catch_up()
-        rows = table.average if averaged else table.weight
+        rows = table.average if averaged and many.rule.decay else table.weight
         self.model.embedding.tables[0].copy_(rows[self._mine])
 
     @property
     def _mine(self) -> slice:
         return slice(self.number * self.many.rows_of_model, (self.number + 1) * self.many.rows_of_model)
 
+    def placed(self, split: Split) -> Split:
+        return EvaluatedSplit(split, self.many.device)
+
+    def drop(self, factor: float) -> None:
+        self.many.rule.drop(factor, model=self.number)
+
     def state(self) -> dict[str, Tensor]:
         """As of a model that is trained alone, so that it can go on alone."""
-        many, flat, steps = self.many, self.many.flat, int(self.many.count)
-        state = {"steps": torch.tensor(steps)}
-        buffers = {"weight": flat.weight, "exp_avg": flat.mean, "exp_avg_sq": flat.square}
-        buffers |= {"average": flat.average} if flat.average is not None else {}
-        for key, buffer in buffers.items():
+        many, steps = self.many, int(self.many.count)
+        state = {"steps": torch.tensor(steps)} | {f"step.{name}": torch.tensor(float(steps)) for name in many.names}
+        for key, buffer in many.flat.buffers().items():
             state |= {f"{key}.{name}": values[self.number] for name, values in many.stacked(buffer).items()}
-        state |= {f"step.{name}": torch.tensor(float(steps)) for name in many.names}
         table = {"rows": many.table.weight, "state": many.table.state, "last": many.table.last}
-        return state | {f"{key}.embedding.weight.0": value[self._mine] for key, value in table.items() if len(value)}
+        return state | {f"{key}.embedding.weight.0": value[self._mine] for key, value in table.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        raise NotImplementedError("A model of many is resumed alone.")
-
-    def evaluated(self, split: Split) -> Split:
-        return EvaluatedSplit(split, self.many.device)
+        raise ConfigError("A model that was trained with others is resumed alone.")
 
     def close(self) -> None:
         self.model.cpu()

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from crossrank.training.idle import BETAS, decay_at
 from crossrank.training.lazy import LazyTable
+from crossrank.training.loss import Loss
 from crossrank.training.rule import UpdateRule
 
 
@@ -165,13 +166,13 @@ def head_backward(x: Tensor, weight: Tensor, by_logits: Tensor, by_weight: Tenso
     return by_x.to(x.dtype)
 
 
-def loss_and_gradient(logits: Tensor, labels: Tensor, weights: Tensor, *, binary: bool) -> tuple[Tensor, Tensor]:
-    """:func:`crossrank.training.loss.data_loss` and its gradient by the logits: () and (B,)."""
-    share = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-12)
-    if binary:
-        losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-        return (losses * share).sum(dim=-1), (torch.sigmoid(logits) - labels) * share
-    return ((logits - labels).square() * share).sum(dim=-1), 2 * (logits - labels) * share
+def loss_and_gradient(loss: Loss, logits: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss and its gradient by the logits: () and (B,), of several models (models,) and (models, B)."""
+    with torch.enable_grad():
+        leaf = logits.detach().requires_grad_()
+        value = loss(leaf, labels, weights)
+        (gradient,) = torch.autograd.grad(value.sum(), leaf)
+    return value.detach(), gradient
 
 
 def sum_segments(segments: Segments, gradient: Gradient) -> tuple[Tensor, Tensor]:

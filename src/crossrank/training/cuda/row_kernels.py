@@ -325,7 +325,7 @@ def _sum_with_epsilon(total, first, second, third, root, EPSILON: tl.constexpr):
 
 @jit
 def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total, step, now, scale, curves, numbers,
-                      end, width, parts, rows_of_model, shrink, AVERAGE: tl.constexpr, SHRINK: tl.constexpr,
+                      end, width, parts, rows_of_model, table_decay, AVERAGE: tl.constexpr, SHRINK: tl.constexpr,
                       BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
                       ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     count = tl.load(distinct)
@@ -374,7 +374,7 @@ def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total,
         m += (g - m) * (1.0 - BETA1)
         v = v * BETA2 + g * g * (1.0 - BETA2)
         if SHRINK:
-            w *= (1.0 - shrink * tl.load(now + 3)).to(tl.float32)
+            w *= 1.0 - table_decay * rate * tl.load(now + 3).to(tl.float32)
         w -= step_size * rate * (m / (tl.sqrt(v) / corrected + EPSILON))
         tl.store(kept, m, mask=mask)
         tl.store(kept + width, v, mask=mask)
@@ -401,7 +401,7 @@ def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numb
     _adam_rows_kernel[(min(blocks(len(segments.rows), 16), PROGRAMS),)](
         weight, state, table.last, placed.rates, segments.rows, segments.starts, segments.distinct, total, numbers.step,
         numbers.now, numbers.scale, placed.curves, placed.numbers, len(placed.curves) - 1, width,
-        state.shape[1] // width, len(weight) // len(numbers.scale), rule.curves.shrink,
+        state.shape[1] // width, len(weight) // len(numbers.scale), rule.settings.table_decay,
         AVERAGE=rule.decay > 0, SHRINK=rule.curves.shrink > 0, BETA1=BETAS[0], BETA2=BETAS[1], EPSILON=EPSILON,
         ROWS=16, WIDE=power(width),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The same step as :mod:`crossrank.training.optimizer`, with everything that changes kept on a device.
+"""The update of :mod:`crossrank.training.optimizer`, with everything that changes kept on a device.
 
 All dense weights lie in one flat buffer, so do their gradients and Adam's state: the clip and the update are one kernel
 each, however many layers there are. A weight may lie inside a larger block whose padding stays zero. Nothing here waits
@@ -11,6 +11,7 @@ import dataclasses
 import importlib.util
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +21,7 @@ from torch import Tensor, nn
 from crossrank.nn import FeatureEmbedding
 from crossrank.training.cuda import plain
 from crossrank.training.cuda.plain import Gradient, Rows, Segments
-from crossrank.training.lazy import LazyEmbedding, LazyTable
-from crossrank.training.optimizer import Optimizer
+from crossrank.training.lazy import LazyEmbedding, LazyTable, LazyTables, holding
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
@@ -37,7 +37,7 @@ def operations(device: torch.device) -> ModuleType:
     return kernels
 
 
-class Beside:
+class SideStream:
     """Inside ``with``, work goes to a stream of its own, after what was asked for so far; :meth:`join` waits for it.
 
     What that work reads must live until then: memory that is given back is used again at once. On a processor
@@ -109,6 +109,11 @@ class FlatWeights:
         self.average = torch.zeros_like(self.weight) if average else None
         self.copy = torch.zeros_like(self.weight, dtype=copy) if copy else None
 
+    def buffers(self) -> dict[str, Tensor]:
+        """What is kept from step to step, by the names of a checkpoint."""
+        kept = {"weight": self.weight, "exp_avg": self.mean, "exp_avg_sq": self.square}
+        return kept if self.average is None else kept | {"average": self.average}
+
     def block(self, buffer: Tensor, number: int) -> Tensor:
         """A block of a buffer, padding and all; with a leading axis where there are several models."""
         start, block = self.starts[number], self.blocks[number]
@@ -165,12 +170,12 @@ class DeviceEmbedding(LazyEmbedding):
         return touched
 
 
-class DeviceOptimizer(Optimizer):
+class DeviceOptimizer:
     """Applies steps to a model on a device.
 
     Args:
         model: whose parameters are trained; they become views into one buffer.
-        settings: learning rate, clip, average, and how tables are updated.
+        settings: clip, and how tables are updated.
         rule: of the update; left out, the one of the settings.
         blocks: how some of the dense parameters are to lie; the others lie alone.
         copy: the type of a second copy of the dense weights, for matrix products.
@@ -185,27 +190,23 @@ class DeviceOptimizer(Optimizer):
         blocks: Sequence[Block] = (),
         copy: torch.dtype | None = None,
     ) -> None:
-        self.settings, self.decay = settings, settings.average_decay
-        self.rule = rule or UpdateRule(settings)
-        embeddings = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
-        lazy = embeddings if settings.tables == "lazy" else []
-        tables = {id(embedding.weight) for embedding in lazy}
-        self.dense = {name: p for name, p in model.named_parameters() if id(p) not in tables}
-        self.names = {id(p): name for name, p in model.named_parameters()}
-        self.parameters = list(self.dense.values())
-        device = next(model.parameters()).device
+        self.settings, self.rule, device = settings, rule or UpdateRule(settings), next(model.parameters()).device
         self.operations = operations(device)
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        lazily = settings.tables == "lazy"
+        self.lazy = LazyTables(model if lazily else nn.Module(), self._lazy_embedding)
+        layers = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
+        self.shrinking = [] if lazily or not settings.table_decay else [layer.weight for layer in layers]
+        self.dense = {name: p for name, p in model.named_parameters() if name not in self.lazy.layers}
         placed = {name for block in blocks for name in block.parts}
         alone = [whole(name, p.shape) for name, p in self.dense.items() if name not in placed]
-        self.flat = FlatWeights([*blocks, *alone], device=device, average=self.decay > 0, copy=copy)
+        self.flat = FlatWeights([*blocks, *alone], device=device, average=self.rule.decay > 0, copy=copy)
         self._move_in()
-        self.count = torch.zeros((), dtype=torch.int64, device=device)
-        self.lazy: dict[FeatureEmbedding, DeviceEmbedding] = {  # type: ignore[assignment]
-            e: DeviceEmbedding(e, self.rule, count=self.count) for e in lazy
-        }
-        self.shrinking = [e.weight for e in embeddings if e not in self.lazy] if settings.table_decay else []
         self.nothing = torch.zeros(1, device=device)
-        self.beside = Beside(device)
+        self.beside = SideStream(device)
+
+    def _lazy_embedding(self, layer: FeatureEmbedding) -> DeviceEmbedding:
+        return DeviceEmbedding(layer, self.rule, count=self.count)
 
     def _move_in(self) -> None:
         """From now on each parameter and its gradient are parts of the flat buffers."""
@@ -213,10 +214,8 @@ class DeviceOptimizer(Optimizer):
         for name, parameter in self.dense.items():
             weights[name].copy_(parameter.detach())
             parameter.data, parameter.grad = weights[name], gradients[name]
-        averages = self.flat.parts(self.flat.average) if self.flat.average is not None else {}
-        self.averages = [averages[name] for name in self.dense if name in averages]
-        for average, parameter in zip(self.averages, self.parameters, strict=False):
-            average.copy_(parameter.detach())
+        if self.flat.average is not None:
+            self.flat.average.copy_(self.flat.weight)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -224,7 +223,7 @@ class DeviceOptimizer(Optimizer):
             self.flat.copy.copy_(self.flat.weight)
 
     @property
-    def steps(self) -> int:  # type: ignore[override]
+    def steps(self) -> int:
         """How many steps were made; asking waits for the device."""
         return int(self.count)
 
@@ -232,39 +231,42 @@ class DeviceOptimizer(Optimizer):
         """Move the weights once against the gradient of the loss."""
         self.flat.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.update([part for embedding in self.lazy.values() for part in embedding.touched()])
+        self.update([part for embedding in self.lazy.embeddings.values() for part in embedding.touched()])
 
     @torch.no_grad()
     def update(self, touched: Sequence[TouchedRows]) -> None:
-        """Clip, Adam and average, from the flat gradient and what came back to rows."""
-        flat, ops, settings = self.flat, self.operations, self.settings
+        """Clip and rule, from the flat gradient and what came back to rows."""
+        flat, ops, rule, settings = self.flat, self.operations, self.rule, self.settings
         sums = [ops.sum_segments(part.segments, part.gradient) for part in touched]
         rows = sum((squares.sum(dim=0, keepdim=True) for _, squares in sums), self.nothing)
-        numbers = ops.begin_update(
-            self.count, ops.squares(flat.gradient), rows, self.rule, clip_norm=settings.clip_norm
-        )
+        numbers = ops.begin_update(self.count, ops.squares(flat.gradient), rows, rule, clip_norm=settings.clip_norm)
         with self.beside:
             for part, (total, _) in zip(touched, sums, strict=True):
                 ops.adam_rows(part.table, part.segments, total, numbers)
         for table in self.shrinking:
-            table.mul_((1 - settings.table_decay * self.rule.on(table.device).rates * numbers.now[3]).to(table.dtype))
-        ops.adam(flat.weight, flat.mean, flat.square, flat.average, flat.copy, flat.gradient, numbers, self.rule)
+            table.mul_((1 - settings.table_decay * rule.on(table.device).rates * numbers.now[3]).to(table.dtype))
+        ops.adam(flat.weight, flat.mean, flat.square, flat.average, flat.copy, flat.gradient, numbers, rule)
         self.beside.join()
+
+    def using(self, *, averaged: bool) -> AbstractContextManager[None]:
+        """Inside, the model has its averaged or its raw weights, and any change to them is undone at the end."""
+        self.lazy.catch_up(self.steps)
+        tables = self.lazy.tables
+        weights = [*self.dense.values(), *(table.weight for table in tables)]
+        if not averaged or self.flat.average is None:
+            return holding(weights, None)
+        averages = self.flat.parts(self.flat.average)
+        return holding(weights, [*(averages[name] for name in self.dense), *(table.average for table in tables)])
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a resumed training needs; the same names as on a processor."""
         steps = self.steps
-        state = {"steps": torch.tensor(steps)}
-        means, squares = self.flat.parts(self.flat.mean), self.flat.parts(self.flat.square)
-        for i, (name, parameter) in enumerate(self.dense.items()):
-            state[f"weight.{name}"] = parameter.detach()
-            state[f"step.{name}"] = torch.tensor(float(steps))
-            state[f"exp_avg.{name}"], state[f"exp_avg_sq.{name}"] = means[name], squares[name]
-            if self.averages:
-                state[f"average.{name}"] = self.averages[i]
+        state = {"steps": torch.tensor(steps)} | {f"step.{name}": torch.tensor(float(steps)) for name in self.dense}
+        for key, buffer in self.flat.buffers().items():
+            state |= {f"{key}.{name}": part for name, part in self.flat.parts(buffer).items()}
         if self.count.is_cuda:
             state["random.cuda"] = torch.cuda.get_rng_state(self.count.device)
-        return state | self._table_state()
+        return state | self.lazy.state()
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -272,13 +274,13 @@ class DeviceOptimizer(Optimizer):
         self.count.fill_(int(state["steps"]))
         if self.count.is_cuda and "random.cuda" in state:
             torch.cuda.set_rng_state(state["random.cuda"], self.count.device)
-        means, squares = self.flat.parts(self.flat.mean), self.flat.parts(self.flat.square)
-        for i, (name, parameter) in enumerate(self.dense.items()):
-            parameter.copy_(state[f"weight.{name}"])
-            if f"exp_avg.{name}" in state:
-                means[name].copy_(state[f"exp_avg.{name}"])
-                squares[name].copy_(state[f"exp_avg_sq.{name}"])
-            if self.averages:
-                self.averages[i].copy_(state[f"average.{name}"])
-        self._restore_tables(state)
+        for key, buffer in self.flat.buffers().items():
+            for name, part in self.flat.parts(buffer).items():
+                if f"{key}.{name}" in state:  # a weight that was never trained has no moments
+                    part.copy_(state[f"{key}.{name}"])
+        self.lazy.restore(state)
         self._refresh()
+
+    def close(self) -> None:
+        """Leave an ordinary model."""
+        self.lazy.close()

@@ -7,32 +7,35 @@ with its gather, forward, loss, backward and update, and from then on a step cos
 
 DCN-V2 with full cross layers has a step of its own (:mod:`crossrank.training.cuda.dcn`). Every other model runs its own
 ``forward`` under autograd, inside the same graph. Bags have a size of their own in every batch, so models with
-multivalent features run uncaptured.
+multivalent features run uncaptured, as do losses that compare the rows of a group.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
 from crossrank.data import Batch, Split
-from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.nn import Features
 from crossrank.training.cuda import plain
 from crossrank.training.cuda.data import EvaluatedSplit, ResidentRows, SentRows, Step, fits
 from crossrank.training.cuda.dcn import DCNSteps, is_written_out
-from crossrank.training.cuda.optimizer import DeviceOptimizer, operations
 from crossrank.training.cuda.plain import Taken
-from crossrank.training.loss import data_loss, penalty
+from crossrank.training.cuda.update import DeviceOptimizer, operations
+from crossrank.training.device import uses_bfloat16
+from crossrank.training.engine import Member
+from crossrank.training.loss import Loss, penalty
+from crossrank.training.profile import NoClock, StepClock
+from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
 WARM_UP_STEPS = 3
-BFLOAT16_PAYS = 256  # narrower products are too small for the matrix units to matter
 
 
 @contextlib.contextmanager
@@ -47,48 +50,41 @@ def capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
         gc.enable()
 
 
-def choose_device(name: str) -> torch.device:
-    """``auto`` is a GPU where there is one.
-
-    Raises:
-        ConfigError: where a GPU is asked for and there is none.
-    """
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            "training.device must be 'auto' or 'cpu' on this machine; got 'cuda', and torch sees no GPU.",
-            hint="Install a torch that is built for CUDA, or leave training.device out.",
-        )
-    return torch.device("cpu" if name == "cpu" or not torch.cuda.is_available() else "cuda")
-
-
 class AutogradSteps:
     """Whole steps of any model, by its own forward and autograd."""
 
-    def __init__(self, model: Model, settings: TrainingSettings, *, bfloat16: bool, binary: bool) -> None:
-        self.model, self.settings, self.bfloat16 = model, settings, bfloat16
-        self.label_kind = "binary" if binary else "real"
-        self.optimizer = DeviceOptimizer(model, settings)
+    def __init__(
+        self, model: Model, settings: TrainingSettings, *, loss: Loss, rule: UpdateRule, bfloat16: bool
+    ) -> None:
+        self.model, self.settings, self.loss, self.bfloat16 = model, settings, loss, bfloat16
+        self.optimizer = DeviceOptimizer(model, settings, rule=rule)
 
-    def step(self, taken: Taken, features: Features | None = None) -> Tensor:
+    def step(self, taken: Taken) -> Tensor:
         """One step; returns the loss on the data."""
-        features = features or Features(taken.ids, taken.numeric)
-        with torch.autocast(taken.labels.device.type, torch.bfloat16, enabled=self.bfloat16, cache_enabled=False):
+        return self.step_with(Features(taken.ids, taken.numeric), taken.labels, taken.weights)
+
+    def step_with(
+        self, features: Features, labels: Tensor, weights: Tensor | None, groups: Tensor | None = None
+    ) -> Tensor:
+        with torch.autocast(labels.device.type, torch.bfloat16, enabled=self.bfloat16, cache_enabled=False):
             logits = self.model(features).float()
-        loss = data_loss(logits, taken.labels, taken.weights, label_kind=self.label_kind)
+        loss = self.loss(logits, labels, weights, groups)
         self.optimizer.step(loss + penalty(self.model, self.settings.l2))
         return loss.detach()
 
 
-class DeviceTraining:
-    """The steps of a training on a device, and the rows they take.
+class CapturedEngine:
+    """The steps of a training on a GPU; an :class:`~crossrank.training.engine.Engine`.
 
     Args:
         model: moved there, and trained in place.
         split: the training rows.
         settings: of the training.
+        loss: what is made small.
+        rule: of the update.
         seed: of the order of the rows.
-        label_kind: "binary" or "real".
         device: a GPU; on a processor the same steps run uncaptured.
+        clock: told when each part of a step ends.
     """
 
     def __init__(
@@ -97,42 +93,47 @@ class DeviceTraining:
         split: Split,
         settings: TrainingSettings,
         *,
+        loss: Loss,
+        rule: UpdateRule,
         seed: int,
-        label_kind: str,
         device: torch.device,
+        clock: StepClock | None = None,
     ) -> None:
         self.model, self.split, self.settings, self.device = model.to(device), split, settings, device
-        self.seed = seed
-        auto = settings.precision == "auto" and model.layout.input_dim >= BFLOAT16_PAYS and device.type == "cuda"
-        kind = DCNSteps if is_written_out(model, settings) else AutogradSteps
-        self.steps = kind(
-            model, settings, bfloat16=auto or settings.precision == "bfloat16", binary=label_kind == "binary"
-        )
+        self.seed, self.clock = seed, clock or NoClock()
+        bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim, device)
+        varying = bool(split.bags) or loss.needs_groups  # sizes differ between batches
+        kind = DCNSteps if is_written_out(model, settings) and not varying else AutogradSteps
+        self.steps = kind(model, settings, loss=loss, rule=rule, bfloat16=bfloat16)
         self.optimizer = self.steps.optimizer
         rows = ResidentRows if fits(split, device) else SentRows
-        self.rows = None if split.bags else rows(split, settings.batch_size, seed=seed, device=device)
+        self.rows = None if varying else rows(split, settings.batch_size, seed=seed, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.loss = torch.zeros((), device=device)
+        self.loss = torch.zeros(1, device=device)
         self.taken = 0
 
+    @property
+    def members(self) -> Sequence[Member]:
+        return [self]
+
     def batches(self, epoch: int, start_batch: int) -> Iterator[Step | Batch]:
-        """What :meth:`step` is to be called with, one after the other."""
         if self.rows is not None:
             return self.rows.batches(epoch, start_batch)
         size = self.settings.batch_size
         return self.split.batches(size, seed=self.seed, epoch=epoch, start_batch=start_batch)
 
     def step(self, batch: Step | Batch) -> Tensor:
-        """One step; returns the loss on the data, which the next step overwrites."""
+        self.clock.mark("load")
         if isinstance(batch, Batch):
-            return self._step_with_bags(batch.to(self.device, non_blocking=True))
-        if self.graph is not None:
+            self._step_uncaptured(batch.to(self.device, non_blocking=True))
+        elif self.graph is not None:
             self.graph.replay()
-            return self.loss
-        self.taken += 1
-        self._program()
-        if self.taken == WARM_UP_STEPS and operations(self.device) is not plain:
-            self._capture()
+        else:
+            self.taken += 1
+            self._program()
+            if self.taken == WARM_UP_STEPS and operations(self.device) is not plain:
+                self._capture()
+        self.clock.mark("step")
         return self.loss
 
     def _program(self) -> None:
@@ -145,16 +146,25 @@ class DeviceTraining:
         with capturing(self.graph):
             self._program()
 
-    def _step_with_bags(self, batch: Batch) -> Tensor:
-        weights = torch.ones_like(batch.labels) if batch.weights is None else batch.weights
-        taken = Taken(batch.features.categorical, batch.features.numeric, batch.labels, weights)
-        if isinstance(self.steps, DCNSteps):
-            raise TypeError("DCNSteps take no bags.")
-        return self.steps.step(taken, batch.features)
+    def _step_uncaptured(self, batch: Batch) -> None:
+        if isinstance(self.steps, AutogradSteps):
+            loss = self.steps.step_with(batch.features, batch.labels, batch.weights, batch.groups)
+            self.loss.copy_(loss)
 
-    def evaluated(self, split: Split) -> Split:
-        """The split, with batches on the device."""
+    def using(self, *, averaged: bool) -> AbstractContextManager[None]:
+        return self.optimizer.using(averaged=averaged)
+
+    def placed(self, split: Split) -> Split:
         return EvaluatedSplit(split, self.device)
+
+    def drop(self, factor: float) -> None:
+        self.optimizer.rule.drop(factor)
+
+    def state(self) -> dict[str, Tensor]:
+        return self.optimizer.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.optimizer.restore(state)
 
     def close(self) -> None:
         """Give the buffers back, and leave an ordinary model on the processor."""

@@ -1,0 +1,49 @@
+"""Which engine makes the steps of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crossrank.data import EncodedDataset
+from crossrank.models import Model
+from crossrank.training.cuda.engine import CapturedEngine
+from crossrank.training.cuda.many import JointEngine, can_share_a_program
+from crossrank.training.device import choose_device
+from crossrank.training.engine import Engine
+from crossrank.training.loss import find_loss
+from crossrank.training.processor import ProcessorEngine
+from crossrank.training.profile import StepClock
+from crossrank.training.rule import UpdateRule
+from crossrank.training.settings import TrainingSettings
+
+
+def make_engine(
+    model: Model, dataset: EncodedDataset, settings: TrainingSettings, *, seed: int, clock: StepClock | None = None
+) -> Engine:
+    """What makes the steps of a model: a GPU, or a processor."""
+    device = choose_device(settings.device)
+    settings = settings.for_model(model, device.type)
+    rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
+    loss = find_loss(settings.loss, dataset.schema.label.kind)
+    if device.type == "cuda":
+        return CapturedEngine(
+            model, dataset.train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock
+        )
+    return ProcessorEngine(model, dataset.train, settings, loss=loss, rule=rule, seed=seed, clock=clock)
+
+
+def joint_engine(
+    models: Sequence[Model], dataset: EncodedDataset, settings: Sequence[TrainingSettings], *, seeds: Sequence[int]
+) -> JointEngine | None:
+    """The joint steps of models of one shape, or None where they have to be trained one after the other.
+
+    Their settings are equal but for the learning rate.
+    """
+    device = choose_device(settings[0].device)
+    shared = settings[0].for_model(models[0], device.type)
+    loss, rates = find_loss(shared.loss, dataset.schema.label.kind), [one.learning_rate for one in settings]
+    if loss.needs_groups or not can_share_a_program(models[0], dataset.train, shared, device):
+        return None
+    total = shared.total_steps(dataset.train.num_batches(shared.batch_size))
+    rule = UpdateRule(shared, total_steps=total, learning_rates=rates)
+    return JointEngine(models, dataset.train, shared, loss=loss, rule=rule, seeds=seeds, device=device)
