@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from crossrank.reports.contents import optional
-from crossrank.reports.quality import METRICS
-from crossrank.reports.tables import Markup, amount, table, text
+from crossrank.reports.quality import METRICS, figure
+from crossrank.reports.tables import Markup, decimal, places, table, text
 from crossrank.runs import Run
 
 SHOWN = 20  # features of one run; the others are folded away
 SHOWN_BESIDE = 10  # of each of several runs
+WHEN = "when the values of one feature are shuffled among the rows"
+CAUTION = "A feature whose news another one brings as well may seem unneeded."
 
 
 def importance(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
@@ -20,26 +22,20 @@ def importance(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     found = {run.path: known for run in runs if (known := optional(run, "importance.json")) and known["features"]}
     if not found:
         return Markup()
-    if len(found) == 1:
-        (known,) = found.values()
-        return Markup(_lead(known) + _table(known["features"]))
-    return Markup(_lead(next(iter(found.values()))) + _beside(found, names))
-
-
-def _lead(known: Mapping[str, Any]) -> str:
-    metric = METRICS[known["metric"]].title
-    return (
-        f"<p>How far {metric} rises from {amount(known['base'])} when the values of one feature are shuffled among "
-        f"{known['rows']:,} {text(known['split'])} rows: mean and deviation of {known['repeats']} shuffles. Features "
-        "that tell the same share their importance.</p>"
-    )
+    if len(found) > 1:
+        return Markup(f"<p>How far the error of each run rises {WHEN}. {CAUTION}</p>{_beside(found, names)}")
+    (known,) = found.values()
+    base = f"{METRICS[known['metric']].title} rises from {figure(known['metric'], known['base'])}"
+    shuffled = f"on {known['rows']:,} {text(known['split'])} rows; mean and deviation of {known['repeats']} shuffles"
+    return Markup(f"<p>How far {base} {WHEN}, {shuffled}. {CAUTION}</p>{_table(known['features'])}")
 
 
 def _table(features: Sequence[Mapping[str, Any]]) -> str:
-    top = max(features[0]["importance"], 0)
+    top = features[0]["importance"]
+    digits = _digits(top)
     headers = ["feature", "", "importance", "deviation"]
     rows = [
-        [one["feature"], _bar(one["importance"], top), _signed(one["importance"]), amount(one["deviation"], 3)]
+        [one["feature"], _bar(one["importance"], top), *(decimal(one[key], digits) for key in headers[2:])]
         for one in features
     ]
     shown = table(headers, rows[:SHOWN], words=(0, 1), wrap=0)
@@ -52,9 +48,7 @@ def _table(features: Sequence[Mapping[str, Any]]) -> str:
 
 def _beside(found: Mapping[Path, Mapping[str, Any]], names: Mapping[Path, str]) -> str:
     """The strongest features of any run, and what each run needs them for; each run has its own measure of bars."""
-    by_run = {
-        path: {one["feature"]: one["importance"] for one in known["features"]} for path, known in found.items()
-    }
+    by_run = {path: {one["feature"]: one["importance"] for one in known["features"]} for path, known in found.items()}
     strongest = dict.fromkeys(name for values in by_run.values() for name in list(values)[:SHOWN_BESIDE])
     rows = [[name, *(_cell(values, name) for values in by_run.values())] for name in strongest]
     headers = [f"{names[path]}, {METRICS[known['metric']].title}" for path, known in found.items()]
@@ -64,12 +58,14 @@ def _beside(found: Mapping[Path, Mapping[str, Any]], names: Mapping[Path, str]) 
 def _cell(values: Mapping[str, float], name: str) -> Markup | None:
     if name not in values:
         return None
-    return Markup(f"{_signed(values[name])}<br>{_bar(values[name], max(0, *values.values()))}")
+    top = max(values.values())
+    return Markup(f"{decimal(values[name], _digits(top))}<br>{_bar(values[name], top)}")
 
 
 def _bar(value: float, top: float) -> Markup:
-    return Markup(f'<span class="bar" style="width: {8 * max(value, 0) / (top or 1):.2f}rem"></span>')
+    return Markup(f'<span class="bar" style="width: {8 * max(value, 0) / max(top, 1e-30):.2f}rem"></span>')
 
 
-def _signed(value: float) -> str:
-    return f"{'−' if value < 0 else ''}{amount(abs(value), 3)}"
+def _digits(top: float) -> int:
+    """Decimals that show the strongest by three digits, and all others beside it."""
+    return places(top, 3) if top > 0 else 4

@@ -88,6 +88,8 @@ def headline(run: Run, baselines: Sequence[Run], names: Mapping[Path, str]) -> M
         if known and key in COMPARED and metrics[key] is not None:
             best = min(known, key=lambda other: metric.badness(measured(other)[1][key]))
             notes = [_difference(key, metrics[key], measured(best)[1][key], names[best.path])]
+        if key == "r2" and (metrics[key] or 0) < 0:
+            notes.append("below 0: worse than always answering the mean")
         if key in intervals:
             notes.insert(0, f"95% interval {_interval(key, intervals[key])}")
         lines = "".join(f"<p>{text(note)}</p>" for note in notes)

@@ -61,17 +61,25 @@ def table(
 def amount(value: float | None, digits: int = 5) -> str | None:
     """A number of any size by its leading digits, never cut before the point.
 
-    >>> amount(0.52345678), amount(48213.2871), amount(1234567.0), amount(0.0000123456), amount(0)
-    ('0.52346', '48,213', '1,234,567', '0.000012346', '0')
+    >>> amount(0.52345678), amount(-48213.2871), amount(1234567.0), amount(0.0000123456), amount(0)
+    ('0.52346', '−48,213', '1,234,567', '0.000012346', '0')
     """
     if not value:
         return None if value is None else "0"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    return f"{value:,.{max(places, 0)}f}"
+    return f"{value:,.{places(value, digits)}f}".replace("-", "−")
+
+
+def places(value: float, digits: int) -> int:
+    """The decimals that show so many leading digits of a number."""
+    return max(digits - 1 - math.floor(math.log10(abs(value))), 0)
 
 
 def decimal(value: float | None, digits: int = 4) -> str | None:
-    return None if value is None else f"{value:.{digits}f}"
+    """
+    >>> decimal(-1.23456), decimal(-0.00001)
+    ('−1.2346', '0.0000')
+    """
+    return None if value is None else f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def signed(value: float | None, digits: int = 4) -> str | None:

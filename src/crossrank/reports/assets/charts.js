@@ -32,11 +32,19 @@ function fill(select, options, chosen) {
   if (chosen != null) select.value = chosen;
 }
 
-// Names that differ only at their ends stay apart.
-function shorten(name, most) {
-  if (name.length <= most) return name;
-  const front = Math.ceil((most - 1) / 2);
-  return `${name.slice(0, front)}…${name.slice(name.length - (most - 1 - front))}`;
+// Long names without what all begin with, and cut in the place that leaves most of them apart.
+function shorten(names, most) {
+  let start = 0;
+  while (names.length > 1 && names.every((name) => start < name.length && name[start] === names[0][start])) start += 1;
+  if (start < 4) start = 0;
+  const lead = start ? "…" : "", room = most - 1 - lead.length;
+  const cut = (name, front) => {
+    if (name.length <= most) return name;
+    const rest = name.slice(start);
+    return lead + (rest.length < most ? rest : `${rest.slice(0, front)}…${rest.slice(rest.length - (room - front))}`);
+  };
+  const fronts = d3.sort(d3.range(room + 1), (front) => Math.abs(front - room / 2));
+  return d3.greatest(fronts.map((front) => names.map((name) => cut(name, front))), (some) => new Set(some).size);
 }
 
 // Numbers along an axis: 20k instead of 20,000 where they are large.
@@ -57,7 +65,7 @@ function draw(place, label, build, legend = []) {
     if (!room || room === width) return;
     width = room;
     const options = {
-      width, marginLeft: 34, marginBottom: 40, insetRight: 5, ariaLabel: label, style: { fontFamily: "inherit", fontSize: "12px", background: "none", color: "var(--ink)" },
+      width, marginLeft: 34, marginTop: 28, marginBottom: 40, insetRight: 5, ariaLabel: label, style: { fontFamily: "inherit", fontSize: "12px", background: "none", color: "var(--ink)" },
       ...build(width),
     };
     const plot = (marginLeft) => { canvas.replaceChildren(Plot.plot({ ...options, marginLeft })); };

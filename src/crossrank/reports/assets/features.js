@@ -23,12 +23,15 @@ function drawFeature(figure, name, known, block, means) {
   const text = (d) => `${headOf(known, d)}${d.value}: ${exact(d.mean)}\n${percent(d.share)} of rows`;
   const shared = { fill: "color", fillOpacity: 0.75, r: "r" }, scales = { color: { type: "identity" }, r: { type: "identity" } };
   const numeric = known.every((run) => run.kind === "numeric");
-  for (const point of points) if (!numeric) point.value = shorten(String(point.value), 20);
+  if (!numeric) {
+    const texts = [...new Set(points.map((point) => String(point.value)))], short = shorten(texts, 20);
+    for (const point of points) point.value = short[texts.indexOf(String(point.value))];
+  }
   const [x, y] = numeric ? ["value", "mean"] : ["mean", "value"];
   const pointer = Plot.tip(points, Plot.pointer({ x, y, title: text, fontSize: 12, textPadding: 6 }));
   const values = [...new Set(points.map((point) => point.value))];
   draw(figure, `Partial dependence on ${name}`, () => (numeric
-    ? { ...scales, height: 240, x: { label: name, ticks: 5, tickFormat: axisFormat(values) }, y: answers, marks: [Plot.line(points, { x, y, z: "run", stroke: "color", strokeWidth: 1.5 }), Plot.dot(points, { x, y, ...shared }), pointer] }
+    ? { ...scales, height: 240, x: { label: shorten([name], 30)[0], ticks: 5, tickFormat: axisFormat(values) }, y: answers, marks: [Plot.line(points, { x, y, z: "run", stroke: "color", strokeWidth: 1.5 }), Plot.dot(points, { x, y, ...shared }), pointer] }
     : { ...scales, height: Math.max(120, 60 + 22 * values.length), x: answers, y: { label: null, type: "point", domain: values, grid: true }, marks: [Plot.dot(points, { x, y, ...shared }), pointer] }
   ), legendOf(known));
 }

@@ -68,7 +68,8 @@ function drawMap() {
   function paint() {
     const count = order.length, room = place.clientWidth;
     const letters = Math.min(24, Math.max(8, Math.floor(room / 26)), d3.max(names, (name) => name.length));
-    gutter = 14 + Math.ceil(6.2 * letters);
+    const shown = shorten(names, letters);
+    gutter = 14 + Math.ceil(6.9 * d3.max(shown, (name) => name.length));
     size = Math.max(13, Math.min(46, Math.floor((room - gutter - 2) / count)));
     const side = count * size, whole = gutter + side + 2, scale = 2;
     svg.setAttribute("width", whole);
@@ -91,7 +92,7 @@ function drawMap() {
       const middle = gutter + (row + 0.5) * size;
       const left = svgTag("text", { x: gutter - 6, y: middle, "text-anchor": "end", "dominant-baseline": "central" });
       const above = svgTag("text", { transform: `translate(${middle},${gutter - 6}) rotate(-90)`, "dominant-baseline": "central" });
-      left.textContent = above.textContent = shorten(names[i], letters);
+      left.textContent = above.textContent = shown[i];
       for (const text of [left, above]) text.dataset.feature = i;
       rows.append(left);
       svg.append(above);
@@ -129,13 +130,15 @@ function drawMap() {
   }
 
   function list() {
+    const shown = shorten(names, 22), long = d3.max(shown, (name) => name.length) > 18;
     const rows = (pairs, title) => {
       const top = pairs.length ? value(...pairs[0]) || 1 : 1;
       return table(["", title, "", "strength", "norm"], pairs.map(([i, j], place) => {
-        const name = (cut) => (i === j ? cut(names[i]) : `${cut(names[i])}${sign()}${cut(names[j])}`);
-        const button = element("button", { class: "pair", type: "button", title: name(String), "data-cell": `${i},${j}` }, name((one) => shorten(one, 30)));
+        const title = i === j ? names[i] : `${names[i]}${sign()}${names[j]}`;
+        const button = element("button", { class: "pair", type: "button", title, "data-cell": `${i},${j}` });
+        button.append(element("span", {}, shown[i] + (i === j ? "" : sign().trimEnd())), ...(i === j ? [] : [" ", element("span", {}, shown[j])]));
         button.onclick = () => { sortBy(i, j); };
-        const bar = element("span", { class: "bar", style: `width: ${(3.5 * value(i, j)) / top}rem` });
+        const bar = long ? "" : element("span", { class: "bar", style: `width: ${(3.5 * value(i, j)) / top}rem` });
         return [String(place + 1), button, bar, digits(value(i, j, "strength")), digits(value(i, j, "norm"))];
       }), [0, 1, 2]);
     };
