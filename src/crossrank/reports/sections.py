@@ -18,7 +18,7 @@ from crossrank.models import MODELS, parse_model_settings
 from crossrank.models.cost import PARTS, model_cost
 from crossrank.reports.contents import spectra
 from crossrank.reports.quality import METRICS, are_seeds, figure, measured
-from crossrank.reports.tables import Markup, decimal, percent, table, text
+from crossrank.reports.tables import Markup, amount, decimal, percent, table, text
 from crossrank.runs import Run
 from crossrank.schema import InputLayout
 from crossrank.training import Config
@@ -170,7 +170,7 @@ def _dataset(run: Run) -> Markup:
         if feature.kind == "numeric":
             seen = encoder.statistics[feature.name]
             total, missing, unseen = seen.count + seen.missing, seen.missing, None
-            values = f"mean {seen.mean:.3g}, deviation {seen.deviation:.3g}"
+            values = f"mean {amount(seen.mean, 3)}, deviation {amount(seen.deviation, 3)}"
         else:
             counts = encoder.counts(feature.name)
             total, missing, unseen = int(counts.sum()), int(counts[MISSING_ID]), int(counts[UNSEEN_ID])

@@ -5,10 +5,10 @@ const colors = ["--a1", "--a2", "--a3", "--a4", "--a5", "--a6"].map((name) => `v
 runs.forEach((run, i) => { run.color = colors[i % colors.length]; });
 const find = (selector, inside = document) => inside.querySelector(selector);
 const control = (name, inside) => find(`[data-control="${name}"]`, inside);
-const number = (value, digits = 4) => (value == null ? "–" : value.toFixed(digits));
-const percent = d3.format(".3~%");
+const number = (value, digits = 4) => (value == null ? "–" : d3.format(`.${digits}f`)(value));
+const percent = d3.format(".3~p");
 const tenths = d3.format(".1%");
-// A number of any size: by its leading digits, in thousands where ticks would grow too long.
+// A number of any size by its leading digits, never cut before the point.
 const amount = (value) => (value == null ? "–" : d3.format(Math.abs(value) >= 1e5 ? ",.0f" : ",.5~r")(value));
 const decades = [1, 0.1, 0.01, 0.001, 1e-4];
 
@@ -47,10 +47,9 @@ function shorten(names, most) {
   return d3.greatest(fronts.map((front) => names.map((name) => cut(name, front))), (some) => new Set(some).size);
 }
 
-// Numbers along an axis: 20k instead of 20,000 where they are large.
+// Numbers along an axis: 20k instead of 20,000, and years as they are written.
 function axisFormat(values) {
-  const most = d3.max(values, Math.abs);
-  return most >= 1e4 ? d3.format("~s") : undefined;
+  return d3.max(values, Math.abs) >= 1e4 ? d3.format("~s") : (value) => String(Number(value.toPrecision(6)));
 }
 
 // Each chart is drawn for the width it has, and again when that changes.
