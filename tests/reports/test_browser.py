@@ -48,7 +48,7 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def pages(crossed, trio, numbers, measured, make_run, tmp_path_factory):
+def pages(run, crossed, trio, numbers, measured, make_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     wide = make_run(85, folder / "wide", name="behaviour_of_customers_in_group_{}_over_the_last_30_days")
     shutil.copytree(crossed.path, folder / "bare")
@@ -62,6 +62,7 @@ def pages(crossed, trio, numbers, measured, make_run, tmp_path_factory):
         "prices": write_report(large(measured[1], folder / "prices"), folder / "prices.html"),
         "mixed": write_report([*measured, trio[2]], folder / "mixed.html"),
         "wide": write_report(wide, folder / "wide.html"),
+        "fresh": write_report(run, folder / "fresh.html"),
         "one": write_report(make_run(1, folder / "one"), folder / "one.html"),
     }
 
@@ -125,6 +126,10 @@ def test_a_page_opens_quickly_and_draws_what_it_has(visit, name, scheme) -> None
     assert page.locator("#crosses").is_visible() is (name != "bare")
     for link in page.locator("nav a").all():
         assert page.locator(link.get_attribute("href")).is_visible()
+
+
+def test_a_run_is_drawn_as_training_leaves_it(visit) -> None:
+    assert visit("fresh").locator("figure svg[role=img]").count() >= 4
 
 
 def test_dark_and_light_have_their_own_paper(visit) -> None:

@@ -157,7 +157,9 @@ def test_a_compressed_run_shows_before_and_after(crossed, dataset, tmp_path) -> 
     assert "Compressed from small to cross layers of rank 3" in words
     assert f"{found.before['parameters']:,} {found.after['parameters']:,}" in words
     bare = compress(crossed, into=tmp_path / "unmeasured", rank=3)
-    assert "This run was not measured" in words_of(write_report(bare.run))
+    words = words_of(write_report(bare.run))
+    assert "This run was not measured" in words
+    assert "click: not measured, data" in words  # beside its sibling, in a table of its own
 
 
 def test_the_breakdown_begins_with_the_chosen_column(crossed, tmp_path) -> None:
@@ -229,7 +231,7 @@ def test_a_regression_and_a_classification_stand_on_one_page_in_tables_of_their_
         {"name": "click", "kind": "binary"},
         {"name": "price", "kind": "real"},
     ]
-    titles = re.findall(r"<h3>(\w+), ([\d,]+) test rows of data \w{8}</h3>", text)
+    titles = re.findall(r"<h3>(\w+): ([\d,]+) test rows, data \w{8}</h3>", text)
     assert titles == [(run.schema.label.name, f"{run.report['test']['rows']:,}") for run in measured]
     assert "adds to the logit or prediction" in words
     assert "Bold: the best" not in words  # of one run in each table
@@ -277,7 +279,7 @@ def test_runs_measured_on_other_rows_are_no_baselines(trio, tmp_path) -> None:
     words = words_of(write_report(one))
     assert "the best baseline" not in words  # the one is of other data, the other has no test rows
     assert "seed-1" not in words
-    assert f"{report['valid']['rows']:,} valid rows of data" in words
+    assert f"{report['valid']['rows']:,} valid rows, data" in words
 
 
 def test_a_damaged_neighbour_does_not_spoil_a_report(trio, tmp_path) -> None:

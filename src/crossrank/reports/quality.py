@@ -129,7 +129,7 @@ def comparison(runs: Sequence[Run], baselines: Sequence[Run], names: Mapping[Pat
         group = [run for run in everyone if rows_of(run) == key]
         if len(keys) > 1:
             rows = f"{measured(group[0])[1]['rows']:,} {key[1]} rows" if key[1] else "not measured"
-            parts.append(f"<h3>{text(group[0].schema.label.name)}, {rows} of data {text(key[0][:8])}</h3>")
+            parts.append(f"<h3>{text(group[0].schema.label.name)}: {rows}, data {text(key[0][:8])}</h3>")
         parts.append(_table(group, [run for run in runs if run in group], names))
     return Markup("".join(parts))
 
