@@ -52,6 +52,9 @@ function axisFormat(values) {
   return d3.max(values, Math.abs) >= 1e4 ? d3.format("~s") : (value) => String(Number(value.toPrecision(6)));
 }
 
+// Steps and ranks are whole.
+const wholeTicks = (values, width) => d3.ticks(...d3.extent(values), width / 80).filter(Number.isInteger);
+
 // Each chart is drawn for the width it has, and again when that changes.
 function draw(place, label, build, legend = []) {
   const key = element("div", { class: "legend" }, ...legend.map(([name, color, style]) =>
@@ -100,8 +103,8 @@ function drawSpectra() {
     const lowest = d3.min(points, (point) => point.y);
     const figure = element("figure", {}, element("figcaption", {}, element("b", {}, (runs.length > 1 ? `${layer.run}, ` : "") + layer.label)));
     place.append(figure);
-    draw(figure, `Singular values of ${layer.label}`, () => ({
-      height: 260, x: { label: "k" }, y: { type: "log", label: "σₖ / σ₁", grid: true, ticks: decades.filter((tick) => tick >= lowest), tickFormat: "~g" },
+    draw(figure, `Singular values of ${layer.label}`, (width) => ({
+      height: 260, x: { label: "k", ticks: wholeTicks([1, layer.width], width) }, y: { type: "log", label: "σₖ / σ₁", grid: true, ticks: decades.filter((tick) => tick >= lowest), tickFormat: "~g" },
       marks: [
         ...kinds.map(([name, , color, style]) => Plot.line(points.filter((point) => point.name === name), { x: "x", y: "y", stroke: color, strokeWidth: style ? 1.25 : 2, strokeDasharray: style ? "4 3" : null })),
         tip(points, (d) => `${d.name}\nσ${Math.round(d.x)} is ${percent(d.y)} of σ1`),

@@ -25,7 +25,8 @@ function drawFeature(figure, name, known, block, means) {
   const numeric = known.every((run) => run.kind === "numeric");
   if (!numeric) {
     const texts = [...new Set(points.map((point) => String(point.value)))], short = shorten(texts, 20);
-    for (const point of points) point.value = short[texts.indexOf(String(point.value))];
+    const apart = new Set(short).size === texts.length ? short : texts;
+    for (const point of points) point.value = apart[texts.indexOf(String(point.value))];
   }
   const [x, y] = numeric ? ["value", "mean"] : ["mean", "value"];
   const pointer = Plot.tip(points, Plot.pointer({ x, y, title: text, fontSize: 12, textPadding: 6 }));

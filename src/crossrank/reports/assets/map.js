@@ -142,6 +142,7 @@ function drawMap() {
         return [String(place + 1), button, bar, digits(value(i, j, "strength")), digits(value(i, j, "norm"))];
       }), [0, 1, 2]);
     };
+    find('[data-part="pairs"]').hidden = !ranking.length;
     find('[data-table="pairs"]').replaceChildren(rows(ranking.slice(0, 15), "pair"));
     const selves = d3.sort(d3.range(names.length).map((i) => [i, i]), ([i]) => -value(i, i));
     find('[data-table="selves"]').replaceChildren(rows(selves.slice(0, 5), "feature"));

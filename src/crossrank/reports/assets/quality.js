@@ -35,9 +35,8 @@ function drawLearning(place, block) {
   const high = Math.max(d3.quantile(values, 0.97), ...drawn.map((run) => d3.max(run.learning.averaged, (pair) => pair[1])));
   const shapes = [[words.averaged, single ? colors[0] : "var(--muted)"], [words.raw, single ? colors[1] : "var(--muted)", "dashed"], [words.train, "var(--muted)", "thin"]]
     .filter(([name]) => all.some((point) => point.name === name));
-  const steps = d3.extent(all, (point) => point.x);
   draw(place, "Learning curves", (width) => ({
-    height: 300, x: { label: "step", tickFormat: "~s", ticks: d3.ticks(...steps, width / 80).filter(Number.isInteger) },
+    height: 300, x: { label: "step", tickFormat: "~s", ticks: wholeTicks(all.map((point) => point.x), width) },
     y: { label: block.binary ? "log loss" : `RMSE, ${block.name}`, grid: true, domain: [d3.min(values), high], nice: true, tickFormat: axisFormat(values) },
     marks: [
       Plot.ruleX(drawn, { x: (run) => run.learning.best_step, stroke: "var(--line)", strokeWidth: 1.5 }),
