@@ -80,7 +80,7 @@ def headline(run: Run, baselines: Sequence[Run], names: Mapping[Path, str]) -> M
     if not metrics:
         return Markup("<p>This run was not measured.</p>")
     intervals = _intervals(run)
-    rivals = [other for other in baselines if rows_of(other) == rows_of(run)]
+    rivals = [other for other in baselines if rows_of(other) == rows_of(run) and other.config != run.config]
     parts = []
     for key, metric in ((key, METRICS[key]) for key in METRICS if METRICS[key].meaning and key in metrics):
         notes = [metric.meaning.format(label=run.schema.label.name)]
@@ -160,9 +160,7 @@ def _table(group: Sequence[Run], runs: Sequence[Run], names: Mapping[Path, str])
     strong = group.index(runs[0]) if len(runs) == 1 and len(group) > 1 else None
     notes = ["Bold: the best of its column."] * bool(best) + ["Tinted: this run."] * (strong is not None)
     note = f'<p class="note">{" ".join(notes)}</p>' if notes else ""
-    return Markup(
-        table(["run", "model", *cells, "parameters", "seconds"], rows, strong=strong, words=(0, 1)) + Markup(note)
-    )
+    return Markup(table(["run", "model", *cells, "parameters", "seconds"], rows, strong=strong, words=(0, 1)) + note)
 
 
 def _best(key: str, values: Sequence[float | None]) -> float | None:
