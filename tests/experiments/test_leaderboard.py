@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from crossrank.experiments.leaderboard import Finalist, choose, leaderboard, leaderboard_table, pareto_front, ranked
+from crossrank.experiments.leaderboard import (
+    Finalist,
+    choose,
+    draw_front,
+    leaderboard,
+    leaderboard_table,
+    pareto_front,
+    ranked,
+)
 from crossrank.experiments.trials import Trial
 
 
@@ -61,3 +69,29 @@ def test_the_leaderboard_knows_no_times_and_shows_the_settings():
     table = leaderboard_table(rows, criterion="logloss").splitlines()
     assert "0.40000" in table[2] and "learning_rate 0.1, deep.sizes 2 × 8" in table[2]
     assert "failed" in table[-1] and "–" in table[-1]
+
+
+@pytest.mark.parametrize(
+    ("trials", "winner"),
+    [
+        (TRIALS[1:2], 1),  # alone
+        ([trial(1, 0.40, 300), trial(2, 0.401, 300), trial(3, 0.45, 10)], 3),  # cheap, and worse than most
+        ([trial(1, 0.40, 300), trial(2, 0.40, 200), trial(3, 0.40, 100)], 3),  # equals
+    ],
+)
+def test_the_figure_shows_its_winner_whole_and_the_legend_beside_it(trials, winner):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(layout="constrained")
+    draw_front(figure, trials, next(t for t in trials if t.number == winner), criterion="logloss")
+    FigureCanvasAgg(figure).draw()
+    (axes,), (legend,) = figure.axes, figure.legends
+    star = next(line for line in axes.lines if line.get_label() == "winner")
+    x, y = axes.transData.transform(star.get_xydata()[0])
+    radius = star.get_markersize() / 2 * figure.dpi / 72
+    frame = axes.get_window_extent()
+    assert frame.y0 + radius / 2 < y < frame.y1 - radius / 2
+    assert frame.x0 < x < frame.x1
+    assert legend.get_window_extent().y0 >= frame.y1

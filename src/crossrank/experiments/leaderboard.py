@@ -98,11 +98,15 @@ def draw_front(figure: Figure, trials: Sequence[Trial], winner: Trial, *, criter
         if points:
             axes.plot(*zip(*points, strict=True), marker, color=color, label=label)
     axes.step(*zip(*front, strict=True), "o-", where="post", color="#0b6e99", label="Pareto front")
-    axes.plot(winner.flops, winner.score or 0.0, "*", color="#c0561d", markersize=14, label="winner")
+    place = winner.score or 0.0
+    axes.plot(winner.flops, place, "*", color="#c0561d", markersize=14, label="winner", clip_on=False, zorder=3)
     scores = sorted(score for _, score in complete if score is not None)
-    axes.set_ylim(top=scores[0] + 3 * (scores[len(scores) // 2] - scores[0]) + 1e-4)  # what is hopeless needs no room
+    low = min(score for _, score in [*complete, *pruned] if score is not None)
+    high = max(place, scores[0] + 3 * (scores[len(scores) // 2] - scores[0]))  # what is hopeless needs no room
+    margin = 0.08 * (high - low) or 1e-4
+    axes.set_ylim(low - margin, high + margin)
     axes.set_xscale("log")
     axes.set_xlabel("FLOPs per row")
     axes.set_ylabel(f"{criterion} on validation rows")
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)  # above the points, never over one

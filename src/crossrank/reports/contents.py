@@ -16,8 +16,10 @@ def run_contents(run: Run, name: str) -> dict[str, Any]:
     """The numbers behind a run's charts, as JSON."""
     return {
         "name": name,
+        "label": {"name": run.schema.label.name, "kind": run.schema.label.kind},
         "learning": learning(run),
         "curves": optional(run, "curves.json"),
+        "dependence": (optional(run, "importance.json") or {}).get("dependence", []),
         "crosses": crosses(run),
         "spectra": [
             {
@@ -31,14 +33,18 @@ def run_contents(run: Run, name: str) -> dict[str, Any]:
 
 
 def learning(run: Run) -> dict[str, Any]:
-    """Training loss by step, and the criterion on the validation rows, with averaged and with raw weights."""
-    criterion = "rmse" if run.schema.label.kind == "real" else "logloss"
+    """The criterion by step: of training batches, and on validation rows with averaged and with raw weights."""
+    real = run.schema.label.kind == "real"
+    criterion = "rmse" if real else "logloss"
     lines = run.metrics
     checks = [line for line in lines if "valid" in line]
     return {
         "criterion": criterion,
         "best_step": run.report["training"]["best_step"],
-        "train": thin([[line["step"], short(line["loss"])] for line in lines if "loss" in line]),
+        # The loss of a number is its squared error, whose root is the criterion.
+        "train": thin(
+            [[line["step"], short(line["loss"] ** 0.5 if real else line["loss"])] for line in lines if "loss" in line]
+        ),
         "averaged": thin([[line["step"], short(line["valid"][criterion])] for line in checks]),
         "raw": thin([[line["step"], short(line["valid_raw"][criterion])] for line in checks]),
     }

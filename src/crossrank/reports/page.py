@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from importlib.resources import files
@@ -14,13 +15,25 @@ from crossrank.errors import ConfigError, DataError, RunError, did_you_mean, lis
 from crossrank.evaluation.curves import group_metrics, measure_curves
 from crossrank.evaluation.evaluate import score_split
 from crossrank.files import write_text, writing
-from crossrank.reports import sections
+from crossrank.reports import quality, sections
 from crossrank.reports.contents import run_contents
+from crossrank.reports.importance import importance
 from crossrank.reports.tables import Markup, text
 from crossrank.runs import Run
 
 ASSETS = files("crossrank.reports") / "assets"
+SCRIPTS = ("charts.js", "quality.js", "features.js", "map.js")
 MOST_BASELINES = 12
+MENU = {
+    "quality": "Quality",
+    "features": "Features",
+    "crosses": "Crosses",
+    "spectra": "Spectra",
+    "cost": "Cost",
+    "data": "Data",
+    "settings": "Settings",
+    "repeat": "Repeat",
+}
 
 Source = Run | Path | str
 
@@ -75,11 +88,15 @@ def _open(runs: Source | Sequence[Source]) -> tuple[list[Run], Path]:
 
 
 def _siblings(run: Run) -> list[Run]:
-    """Other runs of the same folder, of the same data."""
-    others = sorted(path.parent for path in run.path.resolve().parent.glob("*/run.json"))
-    opened = [Run.open(path, verify=False) for path in others if path != run.path.resolve()]
-    same = [other for other in opened if other.info["data_fingerprint"] == run.info["data_fingerprint"]]
-    return same[:MOST_BASELINES]
+    """The best other runs of the same folder that were trained on the same data."""
+    found = []
+    for file in sorted(run.path.resolve().parent.glob("*/run.json")):
+        with contextlib.suppress(RunError):  # a neighbour may be damaged, or from a later version
+            other = Run.open(file.parent, verify=False)
+            same = other.info["data_fingerprint"] == run.info["data_fingerprint"]
+            if same and other.path != run.path.resolve():
+                found.append((quality.criterion_of(other), other))
+    return [other for _, other in sorted(found, key=lambda pair: pair[0])[:MOST_BASELINES]]
 
 
 def _names(runs: Sequence[Run]) -> dict[Path, str]:
@@ -129,23 +146,32 @@ def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str],
     single = len(runs) == 1
     title = names[runs[0].path] if single else "Comparison of " + ", ".join(names[run.path] for run in runs)
     lead = sections.describe(runs[0]) if single else f"{len(runs)} runs side by side."
+    kinds = {run.schema.label.kind for run in runs}
+    features = importance(runs, names)
+    has = {key: any(one[key] for one in content["runs"]) for key in ("crosses", "spectra")}
+    absent = {key for key, there in {"features": features, **has}.items() if not there}
     parts = {
         "title": text(title),
         "lead": text(lead),
         "made": text(runs[0].info["finished"][:10]),
-        "headline": sections.headline(runs[0], baselines) if single else Markup(),
-        "comparison": sections.comparison(runs, baselines, names),
+        "menu": " ".join(f'<a href="#{key}">{word}</a>' for key, word in MENU.items() if key not in absent),
+        **{f"{key}_hidden": " hidden" if key in absent else "" for key in MENU},
+        "answer": " or ".join(word for kind, word in (("binary", "logit"), ("real", "prediction")) if kind in kinds),
+        "headline": quality.headline(runs[0], baselines, names) if single else Markup(),
+        "comparison": quality.comparison(runs, baselines, names),
         "compression": Markup("".join(sections.compression(run) for run in runs)),
+        "importance": features,
         "stability": Markup(sections.pairs_beside(runs, names) + sections.stable_pairs(runs)),
         "spectrum": sections.spectrum_summary(runs, names),
         "costs": sections.costs(runs, names),
-        "data": sections.data_summary(runs[0]),
+        "data": sections.data_summary(runs, names),
         "configuration": sections.configuration(runs, names),
-        "repeat": sections.repeat(runs[0]),
+        "repeat": sections.repeat(runs, names),
+        "blocks": "".join(_asset(f"{kind}.html") for kind in sorted(kinds)),
         "style": _asset("page.css"),
         "libraries": "\n".join(_library(name) for name in ("d3.min.js", "plot.umd.min.js")),
         "content": _json(content),
-        "script": f"<script>\n{_asset('charts.js')}\n{_asset('map.js')}\n</script>",
+        "script": "<script>\n" + "\n".join(map(_asset, SCRIPTS)) + "\n</script>",
     }
     return Template(_asset("page.html")).substitute(parts)
 

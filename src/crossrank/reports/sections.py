@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,94 +17,15 @@ from crossrank.evaluation.stability import stability
 from crossrank.models import MODELS, parse_model_settings
 from crossrank.models.cost import PARTS, model_cost
 from crossrank.reports.contents import spectra
-from crossrank.reports.tables import Markup, brief, decimal, percent, signed, table, text
+from crossrank.reports.quality import METRICS, are_seeds, figure, measured
+from crossrank.reports.tables import Markup, amount, decimal, percent, table, text
 from crossrank.runs import Run
 from crossrank.schema import InputLayout
 from crossrank.training import Config
 
-METRICS = {  # by the name in report.json
-    "logloss": "log loss",
-    "rmse": "RMSE",
-    "auc": "AUC",
-    "r2": "R²",
-    "grouped_auc": "grouped AUC",
-    "ndcg@10": "NDCG@10",
-    "calibration": "calibration",
-    "ece": "ECE",
-    "normalized_entropy": "norm. entropy",
-}
-MEANINGS = {
-    "calibration": "predicted positives over observed ones; 1 is right",
-    "ece": "expected calibration error",
-    "auc": "chance that a positive row scores above a negative one",
-    "logloss": "mean of −log of the probability given to what happened",
-    "rmse": "root of the mean squared error",
-    "r2": "share of the variance explained",
-}
-COMPARED = ("logloss", "rmse", "auc", "r2")
-LOWER = ("logloss", "rmse")  # is better
-BIG = ("logloss", "rmse", "auc", "r2", "calibration", "ece")
 TOLERANCES = (0.05, 0.01)
 SHOWN_PAIRS = 15
 SHOWN_BESIDE = 8  # pairs of each run
-
-
-def measured(run: Run) -> tuple[str, dict[str, Any]]:
-    """The split that counts, and its metrics: test, else valid, else none."""
-    return next(((split, run.report[split]) for split in ("test", "valid") if split in run.report), ("", {}))
-
-
-def headline(run: Run, baselines: Sequence[Run]) -> Markup:
-    """The few numbers that matter, large, each beside the best baseline."""
-    split, metrics = measured(run)
-    if not metrics:
-        return Markup("<p>This run was not measured.</p>")
-    figures = []
-    for key in (key for key in BIG if key in metrics):
-        others = {other.path.name: measured(other)[1].get(key) for other in baselines}
-        known = {name: value for name, value in others.items() if value is not None}
-        note = MEANINGS[key]
-        if known and key in COMPARED and metrics[key] is not None:
-            best = min(known, key=lambda name: known[name] if key in LOWER else -known[name])
-            note = f"{signed(metrics[key] - known[best])} against {best}, the best baseline"
-        figures.append(f"<div><dt>{METRICS[key]}</dt><dd>{text(decimal(metrics[key]))}</dd><p>{text(note)}</p></div>")
-    caption = f'<p class="note">On {metrics["rows"]:,} {split} rows.</p>'
-    return Markup(f'<dl class="figures">{"".join(figures)}</dl>{caption}')
-
-
-def comparison(runs: Sequence[Run], baselines: Sequence[Run], names: Mapping[Path, str]) -> Markup:
-    """Every run beside every other, best criterion first."""
-    everyone = sorted([*runs, *baselines], key=_criterion)
-    present = [key for key in METRICS if any(key in measured(run)[1] for run in everyone)]
-    rows = []
-    for run in everyone:
-        metrics, report = measured(run)[1], run.report
-        values = [decimal(metrics.get(key)) for key in present]
-        size = sum(report["parameters"].values())
-        rows.append([names[run.path], run.config["model"]["name"], *values, brief(size), _seconds(report)])
-    if _are_seeds(runs):
-        spread = [[measured(run)[1].get(key) for run in runs] for key in present]
-        rows.append(["mean ± deviation", "", *map(_spread, spread), "", ""])
-    strong = everyone.index(runs[0]) if len(runs) == 1 else None
-    headers = ["run", "model", *(METRICS[key] for key in present), "parameters", "seconds"]
-    return table(headers, rows, strong=strong, words=(0, 1))
-
-
-def _spread(values: Sequence[float | None]) -> str | None:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return None
-    return f"{statistics.fmean(known):.4f} ± {statistics.stdev(known):.4f}"
-
-
-def _criterion(run: Run) -> float:
-    metrics = measured(run)[1]
-    value = metrics.get("logloss", metrics.get("rmse"))
-    return float("inf") if value is None else float(value)
-
-
-def _seconds(report: Mapping[str, Any]) -> str:
-    return f"{report['training']['seconds']:,.0f}"
 
 
 def describe(run: Run) -> str:
@@ -146,7 +66,10 @@ def compression(run: Run) -> Markup:
     ]
     for split in (split for split in ("valid", "test") if split in before):
         keys = [key for key in ("logloss", "rmse", "auc") if key in before[split]]
-        rows += [[f"{METRICS[key]}, {split}", *(decimal(s[split][key], 5) for s in (before, after))] for key in keys]
+        rows += [
+            [f"{METRICS[key].title}, {split}", *(figure(key, side[split][key], 5) for side in (before, after))]
+            for key in keys
+        ]
     lead = f"<p>Compressed from <b>{text(found['source'])}</b> to cross layers of rank {found['rank']}.</p>"
     return Markup(f"<h3>Compression</h3>{lead}{table(['', 'before', 'after'], rows)}")
 
@@ -194,7 +117,7 @@ def pairs_beside(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
 
 def stable_pairs(runs: Sequence[Run]) -> Markup:
     """How the rank of the strongest pairs moves over the seeds of one setting; nothing for anything else."""
-    if not _are_seeds(runs) or not runs[0].crosses:
+    if not are_seeds(runs) or not runs[0].crosses:
         return Markup()
     rows = [
         [
@@ -215,12 +138,6 @@ def stable_pairs(runs: Sequence[Run]) -> Markup:
     return Markup(f"<h3>Over the seeds</h3>{lead}{table(headers, rows)}")
 
 
-def _are_seeds(runs: Sequence[Run]) -> bool:
-    """Whether they are one setting on one dataset."""
-    alike = {json.dumps([run.config, run.info["data_fingerprint"]], sort_keys=True) for run in runs}
-    return len(runs) > 1 and len(alike) == 1
-
-
 def costs(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     """Parameters and multiply-adds of each part of each model."""
     rows = []
@@ -233,7 +150,18 @@ def costs(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     return table(headers[cut], [row[cut] for row in rows], words=(0,) if cut.start else (0, 1))
 
 
-def data_summary(run: Run) -> Markup:
+def data_summary(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
+    """What each dataset of the runs holds."""
+    sets: dict[str, list[Run]] = {}
+    for run in runs:
+        sets.setdefault(run.info["data_fingerprint"], []).append(run)
+    if len(sets) == 1:
+        return _dataset(runs[0])
+    titles = [", ".join(names[run.path] for run in users) for users in sets.values()]
+    return Markup("".join(f"<h3>{text(t)}</h3>{_dataset(u[0])}" for t, u in zip(titles, sets.values(), strict=True)))
+
+
+def _dataset(run: Run) -> Markup:
     """Rows of each split, and what the encoder learned of each column."""
     encoder, widths = run.encoder, {slot.name: slot.width for slot in _layout(run).slots}
     rows: list[list[Any]] = []
@@ -242,7 +170,7 @@ def data_summary(run: Run) -> Markup:
         if feature.kind == "numeric":
             seen = encoder.statistics[feature.name]
             total, missing, unseen = seen.count + seen.missing, seen.missing, None
-            values = f"mean {seen.mean:.3g}, deviation {seen.deviation:.3g}"
+            values = f"mean {amount(seen.mean, 3)}, deviation {amount(seen.deviation, 3)}"
         else:
             counts = encoder.counts(feature.name)
             total, missing, unseen = int(counts.sum()), int(counts[MISSING_ID]), int(counts[UNSEEN_ID])
@@ -257,7 +185,7 @@ def data_summary(run: Run) -> Markup:
     label = encoder.schema.label
     lead = f"<p>{', '.join(splits)} rows; the label is <b>{text(label.name)}</b> ({label.kind}).{share}</p>"
     headers = ["feature", "kind", "training values", "width", "missing", "rare"]
-    return Markup(lead + table(headers, rows, words=(0, 1, 2)))
+    return Markup(lead + table(headers, rows, words=(0, 1, 2), wrap=0))
 
 
 def configuration(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
@@ -287,8 +215,13 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{key}", value
 
 
-def repeat(run: Run) -> Markup:
-    """The command that was given, and the one that needs nothing but this page and the data."""
+def repeat(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
+    """For each run the command that was given, and the one that needs nothing but this page and the data."""
+    titles = [f"<h3>{text(names[run.path])}</h3>" if len(runs) > 1 else "" for run in runs]
+    return Markup("".join(title + _repeat(run) for title, run in zip(titles, runs, strict=True)))
+
+
+def _repeat(run: Run) -> str:
     info = run.info
     command: list[str] = info.get("command", [])
     given = ""
@@ -296,7 +229,7 @@ def repeat(run: Run) -> Markup:
         given = f"<p>It was made by</p><pre>{text(shlex.join(['crossrank', *command[1:]]))}</pre>"
     again = f"crossrank train DATASET --into RUN --config config.toml --seed {info['seed']}"
     machine = ", ".join(f"{key} {value}" for key, value in info.get("machine", {}).items())
-    return Markup(
+    return (
         f"{given}<p>Save the settings above as config.toml, then</p><pre>{text(again)}</pre>"
         f'<p class="note">The dataset has the fingerprint <code>{text(info["data_fingerprint"])}</code>. '
         f"crossrank {text(info['library_version'])}; {text(machine)}. The same seed on the same machine gives the same "

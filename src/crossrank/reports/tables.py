@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,7 +26,12 @@ def text(value: Any) -> str:
 
 
 def table(
-    headers: Sequence[str], rows: Iterable[Sequence[Any]], *, strong: int | None = None, words: Sequence[int] = (0,)
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    strong: int | None = None,
+    words: Sequence[int] = (0,),
+    wrap: int | None = None,
 ) -> Markup:
     """A table that scrolls inside its own frame where it is too wide.
 
@@ -34,10 +40,11 @@ def table(
         rows: the cells.
         strong: the number of the row to set apart.
         words: the columns of words; the others hold numbers and stand right.
+        wrap: the column whose long words may take several lines.
     """
 
     def cell(tag: str, position: int, value: Any) -> str:
-        name = "" if position in words else ' class="n"'
+        name = ' class="wrap"' if position == wrap else "" if position in words else ' class="n"'
         scope = ' scope="col"' if tag == "th" else ""
         return f"<{tag}{name}{scope}>{text(value)}</{tag}>"
 
@@ -51,8 +58,28 @@ def table(
     )
 
 
+def amount(value: float | None, digits: int = 5) -> str | None:
+    """A number of any size by its leading digits, never cut before the point.
+
+    >>> amount(0.52345678), amount(-48213.2871), amount(1234567.0), amount(0.0000123456), amount(0)
+    ('0.52346', '−48,213', '1,234,567', '0.000012346', '0')
+    """
+    if not value:
+        return None if value is None else "0"
+    return f"{value:,.{places(value, digits)}f}".replace("-", "−")
+
+
+def places(value: float, digits: int) -> int:
+    """The decimals that show so many leading digits of a number."""
+    return max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+
+
 def decimal(value: float | None, digits: int = 4) -> str | None:
-    return None if value is None else f"{value:.{digits}f}"
+    """
+    >>> decimal(-1.23456), decimal(-0.00001)
+    ('−1.2346', '0.0000')
+    """
+    return None if value is None else f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def signed(value: float | None, digits: int = 4) -> str | None:

@@ -1,10 +1,12 @@
 // The map of crosses: cells on a canvas, names and cursor in an SVG above it. Colours are transparent tints, so that
 // the paper below may be light or dark.
+const MANY = 30; // features that a map shows at once, unless asked for all
+
 function drawMap() {
   const known = runs.filter((run) => run.crosses);
-  find("#crosses").hidden = !known.length;
   if (!known.length) return;
-  const [runBox, layerBox, measureBox, viewBox, orderBox] = ["map-run", "layer", "measure", "view", "order"].map(control);
+  const [runBox, layerBox, measureBox, viewBox, orderBox] = ["map-run", "layer", "measure", "view", "order"].map((name) => control(name));
+  const manyBox = control("how-many");
   const place = find("[data-map]"), readout = find("[data-readout]");
   const svgTag = (tag, attributes = {}) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -40,6 +42,9 @@ function drawMap() {
     const chosen = orderBox.value;
     fill(orderBox, [["strength", "strongest first"], ["schema", "as in the data"], ...names.map((name, i) => [`by ${i}`, `by ${name}`])], "strength");
     if ([...orderBox.options].some((option) => option.value === chosen)) orderBox.value = chosen;
+    const many = names.length > MANY + 10;
+    find('[data-part="how-many"]').hidden = !many;
+    fill(manyBox, [...(many ? [["some", `the first ${MANY}`]] : []), ["all", `all ${names.length}`]], many ? manyBox.value || "some" : "all");
     refresh();
   }
 
@@ -53,16 +58,19 @@ function drawMap() {
       const row = Number(by.slice(3));
       order = d3.sort(order, (j) => (j === row ? -Infinity : -value(row, j)));
     }
+    if (manyBox.value === "some") order = order.slice(0, MANY);
+    if (cursor?.some((place) => place >= order.length)) cursor = null;
     paint();
     list();
     read();
   }
 
   function paint() {
-    const count = names.length, room = place.clientWidth;
-    const labelled = count <= 64;
-    gutter = labelled ? Math.min(110, 14 + 6.2 * d3.max(names, (name) => name.length)) : 8;
-    size = Math.max(labelled ? 13 : 3, Math.min(46, Math.floor((room - gutter - 2) / count)));
+    const count = order.length, room = place.clientWidth;
+    const letters = Math.min(24, Math.max(8, Math.floor(room / 26)), d3.max(names, (name) => name.length));
+    const shown = shorten(names, letters);
+    gutter = 14 + Math.ceil(6.9 * d3.max(shown, (name) => name.length));
+    size = Math.max(13, Math.min(46, Math.floor((room - gutter - 2) / count)));
     const side = count * size, whole = gutter + side + 2, scale = 2;
     svg.setAttribute("width", whole);
     svg.setAttribute("height", whole);
@@ -70,7 +78,7 @@ function drawMap() {
     Object.assign(canvas.style, { width: `${side}px`, height: `${side}px`, left: `${gutter}px`, top: `${gutter}px` });
     const style = getComputedStyle(document.documentElement), pen = canvas.getContext("2d");
     const tint = style.getPropertyValue("--map"), self = style.getPropertyValue("--self");
-    const top = value(...ranking[0] || [0, 0]) || 1, gap = size > 8 ? 1 : 0;
+    const top = value(...ranking[0] || [0, 0]) || 1, gap = 1;
     pen.scale(scale, scale);
     order.forEach((i, row) => order.forEach((j, column) => {
       const share = Math.min(1, value(i, j) / top);
@@ -78,18 +86,32 @@ function drawMap() {
       pen.fillRect(column * size, row * size, size - gap, size - gap);
     }));
     svg.replaceChildren(svgTag("rect", { class: "frame", x: gutter - 1.5, y: gutter - 1.5, width: side + 2, height: side + 2 }));
-    if (labelled) order.forEach((i, row) => {
-      const middle = gutter + (row + 0.5) * size, cut = Math.floor((gutter - 8) / 6);
-      const short = names[i].length > cut ? names[i].slice(0, cut - 1) + "…" : names[i];
+    const rows = svgTag("g", { class: "rows" });
+    rows.append(svgTag("rect", { class: "shade", width: gutter - 2, height: whole }));
+    order.forEach((i, row) => {
+      const middle = gutter + (row + 0.5) * size;
       const left = svgTag("text", { x: gutter - 6, y: middle, "text-anchor": "end", "dominant-baseline": "central" });
       const above = svgTag("text", { transform: `translate(${middle},${gutter - 6}) rotate(-90)`, "dominant-baseline": "central" });
-      left.textContent = above.textContent = short;
-      svg.append(left, above);
+      left.textContent = above.textContent = shown[i];
+      for (const text of [left, above]) text.dataset.feature = i;
+      rows.append(left);
+      svg.append(above);
     });
-    if (cursor) mark();
+    svg.append(rows);
+    follow();
+    mark();
+  }
+  // The names of rows stay in sight where the map is wider than its frame.
+  function follow() {
+    find(".rows", svg)?.setAttribute("transform", `translate(${place.scrollLeft},0)`);
   }
   function mark() {
-    svg.append(svgTag("rect", { class: "cursor", x: gutter + cursor[1] * size - 0.5, y: gutter + cursor[0] * size - 0.5, width: size, height: size }));
+    for (const old of svg.querySelectorAll(".cursor, .pointed")) old.classList.contains("cursor") ? old.remove() : old.classList.remove("pointed");
+    if (!cursor) return;
+    const box = svgTag("rect", { class: "cursor", x: gutter + cursor[1] * size - 0.5, y: gutter + cursor[0] * size - 0.5, width: size, height: size });
+    svg.insertBefore(box, find(".rows", svg));
+    find(`.rows [data-feature="${order[cursor[0]]}"]`, svg).classList.add("pointed");
+    find(`:scope > [data-feature="${order[cursor[1]]}"]`, svg).classList.add("pointed");
   }
 
   function read() {
@@ -108,16 +130,19 @@ function drawMap() {
   }
 
   function list() {
+    const shown = shorten(names, 22), long = d3.max(shown, (name) => name.length) > 18;
     const rows = (pairs, title) => {
       const top = pairs.length ? value(...pairs[0]) || 1 : 1;
       return table(["", title, "", "strength", "norm"], pairs.map(([i, j], place) => {
-        const name = i === j ? names[i] : `${names[i]}${sign()}${names[j]}`;
-        const button = element("button", { class: "pair", type: "button", "data-cell": `${i},${j}` }, name);
+        const title = i === j ? names[i] : `${names[i]}${sign()}${names[j]}`;
+        const button = element("button", { class: "pair", type: "button", title, "data-cell": `${i},${j}` });
+        button.append(element("span", {}, shown[i] + (i === j ? "" : sign().trimEnd())), ...(i === j ? [] : [" ", element("span", {}, shown[j])]));
         button.onclick = () => { sortBy(i, j); };
-        const bar = element("span", { class: "bar", style: `width: ${(3.5 * value(i, j)) / top}rem` });
+        const bar = long ? "" : element("span", { class: "bar", style: `width: ${(3.5 * value(i, j)) / top}rem` });
         return [String(place + 1), button, bar, digits(value(i, j, "strength")), digits(value(i, j, "norm"))];
       }), [0, 1, 2]);
     };
+    find('[data-part="pairs"]').hidden = !ranking.length;
     find('[data-table="pairs"]').replaceChildren(rows(ranking.slice(0, 15), "pair"));
     const selves = d3.sort(d3.range(names.length).map((i) => [i, i]), ([i]) => -value(i, i));
     find('[data-table="selves"]').replaceChildren(rows(selves.slice(0, 5), "feature"));
@@ -126,24 +151,23 @@ function drawMap() {
   function sortBy(i, j) {
     orderBox.value = `by ${i}`;
     refresh();
-    move(order.indexOf(i), order.indexOf(j));
+    if (order.includes(j)) move(order.indexOf(i), order.indexOf(j));
   }
   function move(row, column) {
-    cursor = row == null ? null : [row, column];
-    svg.querySelector(".cursor")?.remove();
-    if (cursor) mark();
+    cursor = [row, column];
+    mark();
     read();
   }
   function cellOf(event) {
     const box = svg.getBoundingClientRect();
     const [row, column] = [event.clientY - box.top, event.clientX - box.left].map((offset) => Math.floor((offset - gutter) / size));
-    const inside = (place) => place >= 0 && place < names.length;
+    const inside = (place) => place >= 0 && place < order.length;
     return inside(row) && inside(column) ? [row, column] : inside(row) && column < 0 ? [row, row] : inside(column) && row < 0 ? [column, column] : null;
   }
   svg.addEventListener("pointermove", (event) => { const cell = cellOf(event); if (cell) move(...cell); });
   svg.addEventListener("click", (event) => { const cell = cellOf(event); if (cell) sortBy(order[cell[0]], order[cell[1]]); });
   svg.addEventListener("keydown", (event) => {
-    const [row, column] = cursor || [0, 0], last = names.length - 1;
+    const [row, column] = cursor || [0, 0], last = order.length - 1;
     const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (steps) move(Math.max(0, Math.min(last, row + steps[0])), Math.max(0, Math.min(last, column + steps[1])));
     else if (event.key === "Enter") sortBy(order[row], order[column]);
@@ -151,11 +175,12 @@ function drawMap() {
     else return;
     event.preventDefault();
   });
-  svg.addEventListener("focus", () => { if (!cursor) move(0, Math.min(1, names.length - 1)); });
+  svg.addEventListener("focus", () => { if (!cursor) move(0, Math.min(1, order.length - 1)); });
 
   fill(runBox, known.map((run, i) => [i, run.name]), 0);
   runBox.onchange = layerBox.onchange = () => { cursor = null; load(); };
-  measureBox.onchange = viewBox.onchange = orderBox.onchange = refresh;
+  measureBox.onchange = viewBox.onchange = orderBox.onchange = manyBox.onchange = refresh;
+  place.addEventListener("scroll", follow);
   let width = 0;
   new ResizeObserver(() => { if (place.clientWidth !== width) { width = place.clientWidth; paint(); } }).observe(place);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
@@ -169,3 +194,4 @@ function drawMap() {
   load();
 }
 drawMap();
+for (const label of document.querySelectorAll("#crosses [data-several]")) label.hidden = runs.length < 2;
