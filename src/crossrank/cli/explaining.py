@@ -151,7 +151,10 @@ def _row(run: Path, text: str, *, top: int) -> Found:
     rows = [(one["feature"], f"{one['contribution']:+.4f}") for one in found.alone]
     rows += [(_name(one), f"{one['contribution']:+.4f}") for one in found.pairs]
     rows.sort(key=lambda line: -abs(float(line[1])))
-    note = f"logit {found.logit:.4f}, of the average row {found.base:.4f}; method: {found.method}"
+    note = (
+        f"logit {found.logit:.4f}, of the average row {found.base:.4f}; method: {found.method}, "
+        f"the sum of all parts misses the logit by {abs(found.difference):.2g}"
+    )
     return Found(
         dataclasses.asdict(found), "what moves the logit of this row", ("feature or cross", "by"), rows[:top], note
     )
