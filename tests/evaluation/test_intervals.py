@@ -52,7 +52,9 @@ def test_the_interval_of_an_auc_is_delongs() -> None:
     wins = np.array([[(p > n) + (p == n) / 2 for n in negatives] for p in positives])
     variance = wins.mean(axis=1).var(ddof=1) / len(positives) + wins.mean(axis=0).var(ddof=1) / len(negatives)
     low, high = measure_intervals(labels, logits)["auc"]
-    assert (low, high) == pytest.approx((wins.mean() - 1.959964 * variance**0.5, wins.mean() + 1.959964 * variance**0.5))
+    assert (low, high) == pytest.approx(
+        (wins.mean() - 1.959964 * variance**0.5, wins.mean() + 1.959964 * variance**0.5)
+    )
 
 
 def test_a_mean_and_its_error_by_hand() -> None:

@@ -85,9 +85,7 @@ def grouped_auc(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, weig
     return weighted_mean(values[known], mass[known])
 
 
-def ndcg(
-    labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, k: int, weights: ArrayLike | None = None
-) -> float:
+def ndcg(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, k: int, weights: ArrayLike | None = None) -> float:
     """Normalised discounted cumulative gain of the first k rows of each group, averaged over groups.
 
     ``DCG@k = sum_{r <= k} (2^label_r - 1) / log2(r + 1)`` over ranks r = 1, 2, …; ``NDCG@k`` is DCG@k divided by the

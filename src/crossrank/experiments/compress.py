@@ -28,8 +28,8 @@ from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation.crosses import sample, trace
 from crossrank.evaluation.evaluate import SCORING_ROWS, evaluate_split
 from crossrank.evaluation.findings import write_findings
-from crossrank.evaluation.spectrum import Usage, energy_rank, low_rank_factors, usage
 from crossrank.evaluation.intervals import mean_and_error
+from crossrank.evaluation.spectrum import Usage, energy_rank, low_rank_factors, usage
 from crossrank.experiments.latency import BATCHES, measure_latency
 from crossrank.files import publish, writing
 from crossrank.models import Model, build_model, parse_model_settings
