@@ -33,7 +33,7 @@ from crossrank.schema import LabelKind
 
 REPEATS = 3
 FEWEST_ROWS, MOST_ROWS = 40, 20_000
-WORK = 2e10  # of all shuffles together, in multiplications of a matrix product: a second or two of one core
+WORK = 4e10  # of all shuffles together, in multiplications of a matrix product: a second or two of one core
 DEPENDENCE_WORK = WORK / 4
 ELEMENT = 40  # any other element of a tensor takes about as long as so many of them
 FACTORS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1}  # which argument's last axis a product sums over

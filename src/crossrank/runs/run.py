@@ -133,6 +133,12 @@ class Run:
         return list(read_json(file)["pairs"]) if file.is_file() else []
 
     @property
+    def curves(self) -> dict[str, Any]:
+        """What a report draws of the answers to the test rows, and intervals of their metrics; empty without any."""
+        file = self.path / "curves.json"
+        return dict(read_json(file)) if file.is_file() else {}
+
+    @property
     def importance(self) -> list[dict[str, Any]]:
         """How much the criterion rises when a feature is shuffled, strongest first; empty for a run that lacks it."""
         file = self.path / "importance.json"
