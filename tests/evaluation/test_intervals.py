@@ -46,6 +46,16 @@ def test_intervals_are_as_wide_as_drawing_the_rows_again_makes_them(kind, rows, 
             assert (low + high) / 2 == pytest.approx(metrics[name])
 
 
+def test_about_95_of_100_intervals_hold_the_truth() -> None:
+    truth = measure(*drawn(400_000, seed=1000)[:2])
+    held = []
+    for seed in range(300):
+        labels, logits, _ = drawn(400, seed=seed)
+        found = measure_intervals(labels, logits)
+        held.append([low <= truth[name] <= high for name, (low, high) in found.items()])
+    assert np.mean(held, axis=0) == pytest.approx(0.95, abs=0.03)
+
+
 def test_the_interval_of_an_auc_is_delongs() -> None:
     labels, logits, _ = drawn(60)
     positives, negatives = logits[labels == 1], logits[labels == 0]
