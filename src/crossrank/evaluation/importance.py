@@ -45,7 +45,7 @@ QUANTILES = 20
 def measure_importance(model: Model, rows: Split, encoder: Encoder) -> dict[str, Any]:
     """Importance of every feature, strongest first, and partial dependence of the first six.
 
-    The same each time: which rows are taken and how they are shuffled depends on their number alone.
+    The same each time: which rows are taken and how they are shuffled depends on the table and the model alone.
 
     Returns:
         ``{"metric", "rows", "repeats", "base", "features": [{"feature", "importance", "deviation"}, …], "dependence":
