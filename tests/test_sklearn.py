@@ -139,6 +139,27 @@ def test_the_run_can_be_kept_and_explained(fitted, features, tmp_path) -> None:
     np.testing.assert_allclose(Run.open(tmp_path / "kept").predict(features), fitted.run_.predict(features), rtol=1e-5)
 
 
+def test_feature_importances_are_shares_in_the_order_of_the_columns(fitted, features, clicks) -> None:
+    rises = {one["feature"]: one["importance"] for one in fitted.run_.importance}
+    expected = np.array([max(rises[name], 0) for name in features.columns])
+    np.testing.assert_allclose(fitted.feature_importances_, expected / expected.sum())
+    assert fitted.feature_importances_.sum() == pytest.approx(1)
+    chosen = [Categorical(name="country")]
+    model = CrossRankClassifier(settings=QUICK, features=chosen).fit(features, clicks["click"])
+    assert len(model.feature_importances_) == len(features.columns)
+    assert set(np.flatnonzero(model.feature_importances_)) <= {features.columns.index("country")}
+    with pytest.raises(NotFittedError):
+        _ = CrossRankClassifier().feature_importances_
+
+
+def test_the_column_that_decides_is_the_most_important() -> None:
+    table = np.random.default_rng(0).normal(size=(600, 3))
+    settings = {"training.learning_rate": 0.02, "training.epochs": 10}
+    model = CrossRankRegressor(settings=settings).fit(table, 5 * table[:, 1])
+    assert model.feature_importances_.argmax() == 1
+    assert model.feature_importances_[1] > 0.8
+
+
 def test_the_temporary_folder_goes_with_the_run(clicks, features, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     model = CrossRankClassifier(settings=QUICK).fit(features, clicks["click"])

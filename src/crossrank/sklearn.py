@@ -151,6 +151,16 @@ class _Estimator(BaseEstimator):
         features = (batch._replace(numeric=batch.numeric.double()) for batch in batches)
         return self.run_.model.predict_logits(features).numpy().astype(np.float64)
 
+    @property
+    def feature_importances_(self) -> Doubles:
+        """What each column is worth, as shares that sum up to 1: how much the loss of the rows that decide rises when
+        its cells are shuffled among them; 0 where it does not rise, and for columns that are not used. Shape: (F,).
+        """
+        check_is_fitted(self)
+        rises = {one["feature"]: max(one["importance"], 0.0) for one in self.run_.importance}
+        shares = np.array([rises.get(name, 0.0) for name in self._names])
+        return shares / (shares.sum() or 1.0)
+
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if "run_" in state:
@@ -187,6 +197,7 @@ class CrossRankClassifier(ClassifierMixin, _Estimator):
         run_: the trained :class:`~crossrank.runs.Run`. Its folder is temporary and goes with it: copy ``run_.path`` to
             keep it. A pickle holds the files of this folder and the weights in no other form.
         n_features_in_, feature_names_in_: the columns that ``fit`` saw.
+        feature_importances_: what each of them is worth.
 
     Raises:
         ValueError: for what scikit-learn refuses: more than two classes, infinite numbers, other columns.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from crossrank.errors import DataError
-from crossrank.evaluation.metrics import auc, grouped_auc, mrr, ndcg
+from crossrank.evaluation.metrics import auc, grouped_auc, measure, mrr, ndcg
 
 few = settings(max_examples=60, deadline=None)
 scored = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)), max_size=30)
@@ -114,13 +114,16 @@ def reciprocal_rank(labels):
     return 1 / (1 + next(i for i, label in enumerate(labels) if label > 0))
 
 
-def mean_over_groups(labels, scores, groups, of_order):
-    values = []
+def mean_over_groups(labels, scores, groups, of_order, weights=None):
+    weights = np.ones(len(labels)) if weights is None else weights
+    labels, scores, groups, weights = (column[weights > 0] for column in (labels, scores, groups, weights))
+    values, counts = [], []
     for m in members(groups):
         if labels[m].any():
             found = [of_order([labels[m][i] for i in order]) for order in orders(scores[m])]
             values.append(sum(found) / len(found))
-    return sum(values) / len(values) if values else math.nan
+            counts.append(sum(weights[m]) / len(m))
+    return sum(v * c for v, c in zip(values, counts, strict=True)) / sum(counts) if values else math.nan
 
 
 @few
@@ -138,6 +141,29 @@ def test_ndcg_is_the_mean_over_all_orders_of_tied_rows(drawn, k):
 def test_mrr_is_the_mean_over_all_orders_of_tied_rows(drawn):
     labels, scores, groups = columns(drawn[:7], 3)
     assert_allclose(mrr(labels, scores, groups), mean_over_groups(labels, scores, groups, reciprocal_rank), rtol=1e-12)
+
+
+@few
+@given(st.lists(st.tuples(*[st.integers(0, 2)] * 4), min_size=1, max_size=7))
+def test_ndcg_and_mrr_count_groups_by_the_mean_weight_of_their_rows(drawn):
+    labels, scores, groups, weights = columns(drawn, 4)
+    weights /= 2
+    expected = mean_over_groups(
+        labels, scores, groups, lambda ordered: dcg_of(ordered, 2) / dcg_of(sorted(ordered, reverse=True), 2), weights
+    )
+    assert_allclose(ndcg(labels, scores, groups, k=2, weights=weights), expected, rtol=1e-12)
+    expected = mean_over_groups(labels, scores, groups, reciprocal_rank, weights)
+    assert_allclose(mrr(labels, scores, groups, weights=weights), expected, rtol=1e-12)
+
+
+def test_every_metric_of_a_report_counts_weights():
+    random = np.random.default_rng(0)
+    labels, logits, weights = random.integers(0, 2, 60), random.normal(size=60), random.uniform(0.1, 3, 60)
+    groups = random.integers(0, 12, 60)
+    plain = measure(labels, logits, groups=groups)
+    weighted = measure(labels, logits, groups=groups, weights=weights)
+    assert [name for name in plain if plain[name] == weighted[name]] == ["rows"]
+    assert measure(labels, logits, groups=groups, weights=np.full(60, 7.0)) == pytest.approx(plain)
 
 
 @few

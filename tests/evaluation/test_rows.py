@@ -7,13 +7,15 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 import torch
+from torch import nn
 
 from crossrank.data import Encoder
 from crossrank.errors import ConfigError
 from crossrank.evaluation.crosses import mean_matrix
 from crossrank.evaluation.rows import average_row, explain_row
-from crossrank.models import build_model, parse_model_settings
-from crossrank.schema import Label, Numeric, Schema
+from crossrank.models import Model, build_model, parse_model_settings
+from crossrank.nn import CrossNetwork
+from crossrank.schema import InputLayout, Label, Numeric, Schema
 
 
 def trained(encoder, **settings):
@@ -50,6 +52,70 @@ def test_the_parts_of_a_cross_network_add_up_to_the_logit(dataset, row, settings
     assert found.method == "exact"
     assert found.logit == pytest.approx(run.model(features).item(), abs=1e-6)
     assert total(found) == pytest.approx(found.logit, abs=2e-5)
+    assert found.difference == pytest.approx(found.logit - total(found), abs=1e-6)
+
+
+class Kinked(Model):
+    """A model of somebody's own: a ReLU layer behind the cross network."""
+
+    def __init__(self, layout) -> None:
+        super().__init__(layout)
+        self.cross = CrossNetwork(layout.input_dim, num_layers=1)
+        self.hidden = nn.Linear(layout.input_dim, 16)
+        self.activation = torch.relu
+
+    def logits(self, x0):
+        return self.activation(self.hidden(self.cross(x0))).sum(dim=1)
+
+
+class WithLinearTerm(Kinked):
+    """Its logit is more than ``logits`` says."""
+
+    def forward(self, features):
+        return super().forward(features) + 1.0
+
+
+def own(encoder, kind=Kinked):
+    torch.manual_seed(0)
+    model = kind(InputLayout.plan(encoder.features, embedding_dim=3)).eval()
+    with torch.no_grad():
+        model.embedding.weight.mul_(20)  # as far from the average row as trained vectors are
+    return SimpleNamespace(model=model, encoder=encoder)
+
+
+def test_a_model_with_kinks_of_its_own_is_not_called_exact(dataset, row) -> None:
+    found = explain_row(own(dataset.encoder), row)
+    assert found.method == "removal"
+    assert found.difference == pytest.approx(found.logit - total(found), abs=1e-5)
+    assert abs(found.difference) > 0.01
+
+
+def test_a_smooth_model_of_ones_own_is_exact(dataset, row) -> None:
+    run = own(dataset.encoder)
+    run.model.activation = torch.tanh
+    found = explain_row(run, row)
+    assert found.method == "exact"
+    assert total(found) == pytest.approx(found.logit, abs=1e-4)
+
+
+def test_what_a_forward_of_ones_own_adds_is_not_explained_and_said_so(dataset, row) -> None:
+    run = own(dataset.encoder, WithLinearTerm)
+    run.model.activation = torch.tanh
+    found = explain_row(run, row)
+    assert found.logit == pytest.approx(run.model(dataset.encoder.encode_rows([row]).features()).item())
+    assert found.method == "removal"
+    assert found.difference == pytest.approx(found.logit - total(found), abs=1e-5)
+
+
+@pytest.mark.parametrize(("scale", "method"), [(200, "exact"), (1000, "removal")])
+def test_a_mixture_of_large_weights_adds_up_or_says_by_how_much_not(dataset, row, scale, method) -> None:
+    run = trained(dataset.encoder, name="cross-net-mix")
+    with torch.no_grad():
+        run.model.embedding.weight.mul_(scale)
+    found = explain_row(run, row)
+    assert found.method == method
+    assert found.difference == pytest.approx(found.logit - total(found), abs=1e-6 * abs(found.logit))
+    assert (abs(found.difference) <= 1e-4 * abs(found.logit)) is (method == "exact")
 
 
 def test_a_pair_of_one_layer_gets_its_centred_products(dataset, row) -> None:

@@ -57,6 +57,16 @@ def test_spectra_are_those_of_the_matrices(dataset) -> None:
         np.testing.assert_allclose(one["values"], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_the_energy_of_a_matrix_as_used_multiplies_the_mean_squares_of_both_factors(dataset) -> None:
+    model = model_of(dataset)
+    x0, xl, gradient = trace(model, sample(dataset.valid))[layer := model.cross_networks()[0].layers[0]]
+    expected = 0.0
+    for a in range(len(layer.weight)):
+        moved = (xl @ layer.weight[a]).detach().double()
+        expected += ((gradient[:, a] * x0[:, a]).double().square().mean() * moved.square().mean()).item()
+    assert usage(layer.weight, x0, xl, gradient).weight.square().sum().item() == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize("cross", [{"layer": "low_rank", "rank": 3}, {"layer": "mixture", "rank": 1, "num_experts": 3}])
 def test_a_narrow_layer_has_no_more_singular_values_than_its_rank(dataset, cross) -> None:
     for layer in measure_spectra(model_of(dataset, **cross), dataset.valid):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import crossrank.experiments.compress as module
+from crossrank.data import EncodedDataset, Split
 from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation import evaluate
 from crossrank.experiments.compress import compress
@@ -76,10 +78,23 @@ def test_auto_takes_the_smallest_rank_tried_that_is_good_enough(run, dataset, tm
     for rank in (1, 2, 3):
         found = compress(run, into=tmp_path / str(rank), rank=rank, dataset=dataset, finetune_steps=0)
         excess = losses(found.run, dataset.valid) - full
-        bounds[rank] = excess.mean() + excess.std() / len(excess) ** 0.5
+        bounds[rank] = excess.mean() + excess.std(ddof=1) / len(excess) ** 0.5
     monkeypatch.setattr(module, "TOLERANCE", min(bounds.values()) + 1e-7)
     expected = min(bounds, key=bounds.get)
     assert compress(run, into=tmp_path / "auto", dataset=dataset, finetune_steps=0).rank == expected
+
+
+def test_auto_counts_the_weights_of_the_validation_rows(run, dataset, tmp_path, monkeypatch) -> None:
+    first = compress(run, into=tmp_path / "1", rank=1, dataset=dataset, finetune_steps=0).run
+    excess = losses(first, dataset.valid) - losses(run, dataset.valid)
+    better = excess < 0
+    monkeypatch.setattr(module, "TOLERANCE", excess[better].mean() / 2)
+    with pytest.raises(ConfigError, match="The validation loss"):  # where each row counts once
+        compress(run, into=tmp_path / "once", dataset=dataset, finetune_steps=0)
+    weighted = EncodedDataset.open(dataset.path)
+    rows = dataclasses.replace(weighted.valid.rows, weights=np.where(better, 1.0, 1e-6).astype(np.float32))
+    weighted.valid = Split(rows)
+    assert compress(run, into=tmp_path / "weighted", dataset=weighted, finetune_steps=0).rank == 1
 
 
 def losses(run, rows) -> np.ndarray:

@@ -15,6 +15,7 @@ import pytest
 
 from crossrank.cli import main
 from crossrank.data.sources.demo import schema
+from crossrank.runs import Run
 
 SMALL = ["--set", "model.embedding.dim=4", "--set", "model.deep.sizes=[8]", "--set", "training.epochs=1"]
 
@@ -60,6 +61,31 @@ def test_evaluate_prints_one_json_object_and_nothing_else(place) -> None:
         assert 0 < metrics["rows"] < 300
         assert metrics["logloss"] > 0
         assert 0 < metrics["auc"] < 1
+        for name in ("logloss", "auc"):
+            low, high = metrics["intervals"][name]
+            assert low < metrics[name] < high
+
+
+def test_evaluate_shows_the_intervals_of_log_loss_and_auc(place) -> None:
+    for data in (["dataset"], []):
+        output, _ = crossrank("evaluate", "runs/first", *data, cwd=place)
+        assert "95% interval" in output
+        assert {line.split()[1] for line in output.splitlines() if " to " in line} == {"logloss", "auc"}
+    output, _ = crossrank(
+        "evaluate", "runs/first", "--split", "valid", cwd=place
+    )  # only those of the test rows are kept
+    assert "95% interval" not in output
+
+
+def test_explain_lists_what_single_features_are_worth(place) -> None:
+    output, _ = crossrank("explain", "runs/first", "--features", "--json", cwd=place)
+    features = json.loads(output)
+    assert features == Run.open(place / "runs" / "first").importance
+    output, _ = crossrank("explain", "runs/first", "--features", "--top", 2, cwd=place)
+    assert "how much the log loss rises" in " ".join(output.split())
+    assert [one["feature"] for one in features if f" {one['feature']} " in output] == [
+        one["feature"] for one in features[:2]
+    ]
 
 
 def test_a_table_is_trained_on_without_a_schema(place) -> None:

@@ -23,6 +23,7 @@ class Found:
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     note: str = ""
+    absent: str = "this model has no cross layers"
 
 
 @app.command(epilog="Example: crossrank explain runs/first --top 20")
@@ -30,17 +31,20 @@ def explain(
     run: Annotated[
         Path, typer.Argument(help="A run folder, or a folder of seeds with --seeds.", autocompletion=runs_from)
     ],
-    top: Annotated[int, typer.Option(help="How many pairs.")] = 15,
+    top: Annotated[int, typer.Option(help="How many pairs, or features.")] = 15,
     layer: Annotated[int | None, typer.Option(help="Only this cross layer, counted from 1.")] = None,
     directed: Annotated[bool, typer.Option(help="Each direction of a pair on its own.")] = False,
     selves: Annotated[bool, typer.Option(help="What a feature does crossed with itself.")] = False,
+    features: Annotated[bool, typer.Option(help="What each single feature is worth.")] = False,
     row: Annotated[str | None, typer.Option(help="A row as a JSON object: what moved its logit.")] = None,
     spectrum: Annotated[bool, typer.Option(help="Numerical rank of each cross layer, and advice.")] = False,
     seeds: Annotated[bool, typer.Option(help="Which pairs hold up over the seeds of a folder of runs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the pairs of features whose learned cross moves the answer most."""
-    if seeds:
+    """List the pairs of features whose learned cross moves the answer most, or what single features are worth."""
+    if features:
+        found = _features(run, top=top)
+    elif seeds:
         found = _stable(run, top=top, layer=layer, directed=directed)
     elif row is not None:
         found = _row(run, row, top=top)
@@ -52,7 +56,7 @@ def explain(
         print(json.dumps(found.values))
         return
     if not found.rows:
-        say("this model has no cross layers")
+        say(found.absent)
     table = table_of(*found.columns, title=found.title)
     for line in found.rows:
         table.add_row(*line)
@@ -125,6 +129,18 @@ def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves
     return Found(pairs, title, ("cross", "layer", "strength", "norm"), rows)
 
 
+def _features(run: Path, *, top: int) -> Found:
+    from crossrank.runs import Run
+
+    opened = Run.open(run)
+    features = opened.importance[:top]
+    rows = [(one["feature"], f"{one['importance']:.5f}", f"{one['deviation']:.5f}") for one in features]
+    metric = "log loss" if opened.schema.label.kind == "binary" else "RMSE"
+    title = f"importance: how much the {metric} rises when a feature is shuffled"
+    absent = "this run was trained before importance was kept: train it again"
+    return Found(features, title, ("feature", "importance", "deviation"), rows, absent=absent)
+
+
 def _stable(folder: Path, *, top: int, layer: int | None, directed: bool) -> Found:
     from crossrank.evaluation.stability import stability
     from crossrank.runs import Run
@@ -151,7 +167,10 @@ def _row(run: Path, text: str, *, top: int) -> Found:
     rows = [(one["feature"], f"{one['contribution']:+.4f}") for one in found.alone]
     rows += [(_name(one), f"{one['contribution']:+.4f}") for one in found.pairs]
     rows.sort(key=lambda line: -abs(float(line[1])))
-    note = f"logit {found.logit:.4f}, of the average row {found.base:.4f}; method: {found.method}"
+    note = (
+        f"logit {found.logit:.4f}, of the average row {found.base:.4f}; method: {found.method}, "
+        f"the sum of all parts misses the logit by {abs(found.difference):.2g}"
+    )
     return Found(
         dataclasses.asdict(found), "what moves the logit of this row", ("feature or cross", "by"), rows[:top], note
     )

@@ -154,11 +154,11 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a trained model."""
-    from crossrank.evaluation import evaluate as measure
+    from crossrank.evaluation.evaluate import evaluate_with_intervals as measure
     from crossrank.runs import Run
 
     opened = Run.open(run)
-    _show_metrics(opened.report[split] if data is None else measure(opened, data, split=split), as_json)
+    _show_metrics(_stored(opened, split) if data is None else measure(opened, data, split=split), as_json)
 
 
 @app.command(epilog="Example: crossrank predict runs/first today.parquet --into scored.parquet")
@@ -197,13 +197,22 @@ def _schema(table: Any, schema: Path | None, label: str | None) -> Any:
     return meaning
 
 
+def _stored(run: Any, split: str) -> dict[str, Any]:
+    """The metrics that training measured, with their intervals where it kept them."""
+    known = run.curves.get("intervals") if run.curves.get("split") == split else None
+    return {**run.report[split], **({"intervals": known} if known else {})}
+
+
 def _show_metrics(metrics: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(metrics))
         return
-    table = table_of("metric", "value", title="")
+    intervals = metrics.get("intervals", {})
+    table = table_of("metric", "value", *(["95% interval"] if intervals else []), title="")
     for name, value in metrics.items():
-        table.add_row(name, number(value))
+        if name != "intervals":
+            ends = " to ".join(map(number, intervals.get(name, [])))
+            table.add_row(name, number(value), *([ends] if intervals else []))
     out.print(table)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from crossrank.data import EncodedDataset, Encoder, Split
 from crossrank.errors import DataError
+from crossrank.evaluation.intervals import measure_intervals
 from crossrank.evaluation.metrics import measure
 from crossrank.models import Model
 from crossrank.schema import LabelKind
@@ -40,6 +41,14 @@ def evaluate(run: Trained, data: Any, *, split: str = "test", **table_options: A
     """
     rows = _rows(run.encoder, data, split, table_options)
     return evaluate_split(run.model, rows, label_kind=run.encoder.schema.label.kind)
+
+
+def evaluate_with_intervals(run: Trained, data: Any, *, split: str = "test", **table_options: Any) -> dict[str, Any]:
+    """The same with ``intervals``, see :func:`crossrank.evaluation.intervals.measure_intervals`."""
+    rows, kind = _rows(run.encoder, data, split, table_options), run.encoder.schema.label.kind
+    logits = score_split(run.model, rows)
+    intervals = measure_intervals(rows.labels, logits, label_kind=kind, weights=rows.weights)
+    return {**measure_split(logits, rows, label_kind=kind), "intervals": intervals}
 
 
 def evaluate_split(model: Model, rows: Split, *, label_kind: LabelKind = "binary") -> dict[str, Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from crossrank.data import EncodedDataset
 from crossrank.evaluation.crosses import measure_crosses
 from crossrank.evaluation.curves import measure_curves
+from crossrank.evaluation.importance import measure_importance
 from crossrank.evaluation.spectrum import measure_spectra
 from crossrank.files import write_text
 from crossrank.models import Model
@@ -26,13 +27,13 @@ def write_findings(
     initial: Sequence[dict[str, Any]] = (),
     logits: NDArray[Any] | None = None,
 ) -> None:
-    """Write crosses.json and spectrum.json, where the model has cross layers, and curves.json into a run's folder.
+    """Write crosses.json and spectrum.json, where the model has cross layers, curves.json and importance.json.
 
     Args:
         folder: the run's.
         model: with its final weights.
         dataset: its valid rows show the crosses.
-        split: whose rows the curves are drawn from.
+        split: whose rows the curves are drawn from and the importance is measured on.
         initial: what :func:`measure_spectra` said of the untrained model.
         logits: the model's answers to the rows of the split, where they are known already.
     """
@@ -45,6 +46,8 @@ def write_findings(
         _write(folder / "spectrum.json", {"layers": layers})
     curves = measure_curves(model, dataset.split(split), dataset.encoder, logits=logits)
     _write(folder / "curves.json", {"split": split, **curves})
+    if importance := measure_importance(model, dataset.split(split), dataset.encoder):
+        _write(folder / "importance.json", {"split": split, **importance})
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

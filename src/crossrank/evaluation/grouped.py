@@ -85,17 +85,18 @@ def grouped_auc(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, weig
     return weighted_mean(values[known], mass[known])
 
 
-def ndcg(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, k: int) -> float:
+def ndcg(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, k: int, weights: ArrayLike | None = None) -> float:
     """Normalised discounted cumulative gain of the first k rows of each group, averaged over groups.
 
     ``DCG@k = sum_{r <= k} (2^label_r - 1) / log2(r + 1)`` over ranks r = 1, 2, …; ``NDCG@k`` is DCG@k divided by the
-    DCG@k of the best order. Rows of one score get the expected value over all orders among them.
+    DCG@k of the best order. Rows of one score get the expected value over all orders among them. A group counts by the
+    mean weight of its rows, so that weights of one change nothing; a row of weight 0 is not there.
 
     Limits: groups without a positive label have no best order and are left out; nan where no group is left.
 
     Args:
         labels: grades from 0 to 50, not only 0 and 1. Shape: (N,).
-        scores, groups: as in :func:`grouped_auc`.
+        scores, groups, weights: as in :func:`grouped_auc`.
         k: how many rows of each group are looked at.
 
     >>> round(ndcg([0, 1, 0], [0.9, 0.5, 0.1], ["q", "q", "q"], k=10), 4)  # the click stands second: 1 / log2(3)
@@ -103,32 +104,33 @@ def ndcg(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, k: int) -> 
     """
     if k < 1:
         raise DataError(f"k must be at least 1; got {k}.", hint="Usual is k=10.")
-    rows = read_rows(labels, scores, binary=False)
+    rows, codes = _read_ranked(labels, scores, groups, weights)
     _refuse(f"Grades must be from 0 to {MAX_GRADE}", rows.labels, (rows.labels < 0) | (rows.labels > MAX_GRADE))
-    codes = _read_groups(groups, len(rows.scores))
     gains = np.exp2(rows.labels) - 1
     best = _dcg(gains, _sort_ties(gains, codes), k)
     known = best > 0
-    return _mean(_dcg(gains, _sort_ties(rows.scores, codes), k)[known] / best[known])
+    ties = _sort_ties(rows.scores, codes)
+    return weighted_mean(_dcg(gains, ties, k)[known] / best[known], _group_weights(rows.weights, ties)[known])
 
 
-def mrr(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike) -> float:
+def mrr(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, weights: ArrayLike | None = None) -> float:
     """Mean reciprocal rank: one over the rank of each group's first positive row, averaged over groups.
 
     Rows of one score get the expected value over all orders among them: with m such rows after a better ones, p of them
     positive, the first positive follows j negatives with chance ``p / (m - j) prod_{i < j} (m - p - i) / (m - i)``.
+    Weights count as in :func:`ndcg`.
 
     Limits: groups without a positive label are left out; nan where no group is left.
 
     Args:
         labels: above 0 is positive. Shape: (N,).
-        scores, groups: as in :func:`grouped_auc`.
+        scores, groups, weights: as in :func:`grouped_auc`.
 
     >>> mrr([0, 1, 1, 0], [0.9, 0.5, 0.8, 0.1], ["q", "q", "r", "r"])  # ranks 2 and 1
     0.75
     """
-    rows = read_rows(labels, scores, binary=False)
-    ties = _sort_ties(rows.scores, _read_groups(groups, len(rows.scores)))
+    rows, codes = _read_ranked(labels, scores, groups, weights)
+    ties = _sort_ties(rows.scores, codes)
     positives = np.add.reduceat((rows.labels > 0)[ties.order].astype(np.intp), ties.starts)  # (T,)
     hit = np.flatnonzero(positives)
     hit = hit[_changes(ties.groups[hit])]  # (G,) the first tie with a positive, for each group that has one
@@ -141,7 +143,8 @@ def mrr(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike) -> float:
     missed = np.cumsum(step) - step
     missed -= np.repeat(missed[first], tries)
     chance = np.exp(missed) * positive / (size - j)
-    return _mean(np.add.reduceat(chance / (rank + 1 + j), first))
+    values = np.add.reduceat(chance / (rank + 1 + j), first)
+    return weighted_mean(values, _group_weights(rows.weights, ties)[ties.groups[hit]])
 
 
 class _Ties(NamedTuple):
@@ -189,15 +192,17 @@ def _dcg(gains: Floats, ties: _Ties, k: int) -> Floats:
     return np.add.reduceat(np.add.reduceat(gains[ties.order], ties.starts) * share, ties.group_starts)
 
 
+def _group_weights(weights: Floats, ties: _Ties) -> Floats:
+    """The mean weight of each group's rows. Shape: (G,)."""
+    first = ties.starts[ties.group_starts]  # (G,) the first sorted row of each group
+    return np.add.reduceat(weights[ties.order], first) / np.diff(first, append=len(ties.order))
+
+
 def _changes(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Where a value differs from the one before it; the first always does."""
     changed = np.ones(len(values), dtype=bool)
     changed[1:] = values[1:] != values[:-1]
     return changed
-
-
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else float("nan")
 
 
 def weighted_mean(values: Floats, weights: Floats) -> float:
@@ -216,6 +221,15 @@ def _read(name: str, values: ArrayLike, *, rows: int | None = None) -> Floats:
         raise DataError(f"{name} must have the shape {wanted}; got {column.shape}.")
     _refuse(f"{name} must be finite", column, ~np.isfinite(column))
     return column
+
+
+def _read_ranked(
+    labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, weights: ArrayLike | None
+) -> tuple[Rows, NDArray[Any]]:
+    """The rows that weigh anything, and their groups."""
+    rows = read_rows(labels, scores, weights, binary=False)
+    there = rows.weights > 0
+    return Rows(*(column[there] for column in rows)), _read_groups(groups, len(there))[there]
 
 
 def _read_groups(groups: ArrayLike, rows: int) -> NDArray[Any]:

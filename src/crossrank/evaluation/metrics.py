@@ -189,8 +189,8 @@ def measure(
         if groups is not None:
             found |= {
                 "grouped_auc": grouped_auc(labels, logits, groups, weights=weights),
-                f"ndcg@{k}": ndcg(labels, logits, groups, k=k),
-                "mrr": mrr(labels, logits, groups),
+                f"ndcg@{k}": ndcg(labels, logits, groups, k=k, weights=weights),
+                "mrr": mrr(labels, logits, groups, weights=weights),
             }
     defined = {name: value if math.isfinite(value) else None for name, value in found.items()}
     return {"rows": len(rows.scores), **defined}

@@ -9,15 +9,17 @@ u = x_0 - m, Taylor's formula with its remainder splits the logit f without a re
 In a cross network alone, f is a polynomial of degree L_c + 1 in x_0 and a Gauss-Legendre sum of L_c / 2 + 1 points *is*
 the integral. With one layer the pair (i, j) gets its centred products, w_i·(u_i ⊙ W_ij u_j) + w_j·(u_j ⊙ W_ji u_i).
 With more layers a cross of three features is shared equally by its three pairs. Gates and activations make f smooth
-instead of a polynomial; the sum then has many points and is exact to about six digits.
+instead of a polynomial; the sum then takes as many points as it needs.
 
-A deep network with kinks has no such formula. There a pair's contribution is found by removal: by how much the logit
+Nothing of this is taken for granted: the parts are added up and compared with the logit. Where they do not meet it, and
+for a deep network, whose kinks have no such formula, a pair's contribution is found by removal: by how much the logit
 falls when its centred products ``u_i ⊙ W_ij (x_l - m_l)_j`` are taken out of every cross layer. Such contributions need
 not add up to the logit.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -34,7 +36,8 @@ from crossrank.models import Model
 from crossrank.nn import DeepNetwork, MixtureCrossLayer
 from crossrank.schema import InputLayout
 
-SMOOTH_POINTS = 32
+POINTS = (16, 64, 256)  # of the integral; more are taken while the parts do not meet the logit
+TOLERANCE = 1e-4  # of the logit, or of one where it is smaller
 REMOVED_AT_ONCE = 1024  # pairs taken out in one batch
 SMOOTH = ("identity", "gelu", "silu", "softplus", "sigmoid", "tanh")
 
@@ -48,7 +51,9 @@ class RowExplanation:
         base: of the average row.
         alone: ``{"feature", "value", "contribution"}`` of each feature, the strongest first.
         pairs: ``{"left", "right", "contribution"}`` of each pair, the strongest first; a feature with itself too.
-        method: ``"exact"`` where base, alone and pairs add up to the logit, else ``"removal"``.
+        method: ``"exact"`` where base, alone and pairs were found to add up to the logit, within 1e-4 of it (of one,
+            where it is smaller); else ``"removal"``.
+        difference: the logit less base, alone and pairs, as found.
     """
 
     logit: float
@@ -56,6 +61,7 @@ class RowExplanation:
     alone: list[dict[str, Any]]
     pairs: list[dict[str, Any]]
     method: Literal["exact", "removal"]
+    difference: float
 
 
 class _Parts(NamedTuple):
@@ -64,6 +70,10 @@ class _Parts(NamedTuple):
     base: Tensor
     alone: Tensor
     pairs: Tensor
+
+    @property
+    def total(self) -> float:
+        return float(sum(part.double().sum() for part in (self.base, self.alone, self.pairs.triu())))
 
 
 def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
@@ -88,11 +98,13 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
             hint="Train dcn-v2, dcn-mix, cross-net or dcn.",
         )
     with torch.no_grad():
-        x0 = model.embedding(run.encoder.encode_rows([row]).features())[0].detach()  # (D,)
-        logit = model.logits(x0[None]).item()
-    exact = is_smooth(model)
+        features = run.encoder.encode_rows([row]).features()
+        x0 = model.embedding(features)[0].detach()  # (D,)
+        logit = model(features).item()
     mean = average_row(model, run.encoder)
-    parts = _by_taylor(model, x0, mean) if exact else _by_removal(model, x0, mean)
+    parts = _by_taylor(model, x0, mean, logit) if is_smooth(model) else None
+    exact = parts is not None
+    parts = parts or _by_removal(model, x0, mean)
     names, pairs = model.layout.names, parts.pairs.tolist()
     return RowExplanation(
         logit,
@@ -107,11 +119,12 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
             for j in range(i, len(names))
         ),
         "exact" if exact else "removal",
+        logit - parts.total,
     )
 
 
 def is_smooth(model: Model) -> bool:
-    """Whether the logit is a polynomial of x_0, or at least smooth: a cross network alone, without kinks inside."""
+    """Whether the logit may be a smooth function of x_0: no deep network of ours, no kinks inside the cross layers."""
     deep = any(isinstance(module, DeepNetwork) and len(module.layers) for module in model.modules())
     layers = [layer for layer in model.modules() if isinstance(layer, MixtureCrossLayer)]
     return not deep and all(layer.activation_name in SMOOTH for layer in layers)
@@ -128,26 +141,44 @@ def average_row(model: Model, encoder: Encoder) -> Tensor:
     return torch.cat([*parts, torch.from_numpy(missing.numeric[0])])
 
 
-def _by_taylor(model: Model, x0: Tensor, mean: Tensor) -> _Parts:
+def _by_taylor(model: Model, x0: Tensor, mean: Tensor, logit: float) -> _Parts | None:
+    """The parts where they add up to the logit, else None."""
+    model, x0, mean = _in_float64(model), x0.double(), mean.double()
     owners = _owners(model.layout).to(x0)  # (k, D)
     offset = x0 - mean  # (D,), u
-    points, weights = np.polynomial.legendre.leggauss(_num_points(model))
-    pairs = x0.new_zeros(len(owners), len(owners))
-    for t, weight in zip((points + 1) / 2, weights / 2, strict=True):
-        place = (mean + t * offset).expand(len(owners), -1).clone().requires_grad_()  # (k, D), a row for each feature
-        (slope,) = torch.autograd.grad(model.logits(place).sum(), place, create_graph=True)
-        (curve,) = torch.autograd.grad((slope * owners * offset).sum(), place)  # (k, D): H u_i
-        pairs += weight * (1 - t) * (curve * offset) @ owners.T  # (k, k): u_iᵀ H_ij u_j
     place = mean[None].clone().requires_grad_()
     base = model.logits(place)
     (slope,) = torch.autograd.grad(base.sum(), place)
-    return _Parts(base.detach()[0], owners @ (slope[0] * offset), pairs + pairs.T - pairs.diag().diag())
+    for num_points in POINTS:
+        pairs = _integral(model, mean, offset, owners, num_points)
+        parts = _Parts(base.detach()[0], owners @ (slope[0] * offset), pairs + pairs.T - pairs.diag().diag())
+        if abs(logit - parts.total) <= TOLERANCE * max(1.0, abs(logit)):
+            return parts
+    return None
 
 
-def _num_points(model: Model) -> int:
-    if any(isinstance(module, MixtureCrossLayer) for module in model.modules()):
-        return SMOOTH_POINTS
-    return max(len(network.layers) for network in model.cross_networks()) // 2 + 1
+def _integral(model: Model, mean: Tensor, offset: Tensor, owners: Tensor, num_points: int) -> Tensor:
+    """∫ (1 - t) u_iᵀ H_ij(m + t u) u_j dt by Gauss-Legendre. Shape: (k, k)."""
+    pairs = mean.new_zeros(len(owners), len(owners))
+    points, weights = np.polynomial.legendre.leggauss(num_points)
+    for t, weight in zip((points + 1) / 2, weights / 2, strict=True):
+        place = (mean + t * offset).expand(len(owners), -1).clone().requires_grad_()  # (k, D), a row for each feature
+        (slope,) = torch.autograd.grad(model.logits(place).sum(), place, create_graph=True)
+        turn = (slope * owners * offset).sum()
+        (curve,) = torch.autograd.grad(turn, place, materialize_grads=True)  # (k, D): H u_i, zero where f is linear
+        pairs += weight * (1 - t) * (curve * offset) @ owners.T  # (k, k): u_iᵀ H_ij u_j
+    return pairs
+
+
+def _in_float64(model: Model) -> Model:
+    """A copy whose weights outside the tables are float64: the check of a sum must not be one of rounding."""
+    tables = model.tables()
+    shared = {id(tensor) for table in tables for tensor in (*table.parameters(), *table.buffers())}
+    copied = copy.deepcopy(model, {id(table): table for table in tables})
+    for tensor in (*copied.parameters(), *copied.buffers()):
+        if id(tensor) not in shared and tensor.is_floating_point():
+            tensor.data = tensor.data.double()
+    return copied
 
 
 @torch.no_grad()

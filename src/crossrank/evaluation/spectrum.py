@@ -6,8 +6,10 @@ The singular values σ_1 ≥ σ_2 ≥ … of a layer's matrix W say what a matri
 - of **W itself**, initial against learned, as the paper draws them. It treats every direction alike, also those that no
   row ever takes;
 - of **W as the data uses it**, ``diag(d) W L`` with ``L Lᵀ = E x_l x_lᵀ`` and ``d_a² = E (g_a x0_a)²``, g the
-  gradient of a row's logit by the layer's output. Its energy is what W does to the logit, to first order, so the best
-  matrix of rank r is the one that keeps most of this energy (:func:`low_rank_factors`).
+  gradient of a row's logit by the layer's output. Its energy is ``Σ_a E (g_a x0_a)² E (W x_l)_a²``. That stands in for
+  how far W moves the logit to first order, ``E (Σ_a g_a x0_a (W x_l)_a)²``, as if both factors of each product were
+  independent and the products uncorrelated: a heuristic, for which the best matrix of rank r has a closed form
+  (:func:`low_rank_factors`).
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation.crosses import sample, trace
 from crossrank.evaluation.evaluate import SCORING_ROWS, evaluate_split
 from crossrank.evaluation.findings import write_findings
+from crossrank.evaluation.intervals import mean_and_error
 from crossrank.evaluation.spectrum import Usage, energy_rank, low_rank_factors, usage
 from crossrank.experiments.latency import BATCHES, measure_latency
 from crossrank.files import publish, writing
@@ -36,6 +37,7 @@ from crossrank.models.cost import model_cost
 from crossrank.nn import CrossLayer, LowRankCrossLayer
 from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine
+from crossrank.training.loss import data_loss
 from crossrank.training.train import count_parameters
 
 TOLERANCE = 5e-4  # of validation log loss, its standard error included
@@ -167,16 +169,16 @@ def _by_quality(
         return rank, _finetuned(_narrowed(run, factors, rank), run.model, dataset, finetune_steps)
     kind = run.schema.label.kind
     full = _losses(run.model, dataset.valid, kind)
-    allowed = TOLERANCE * (1.0 if kind == "binary" else full.mean())
-    excess = np.zeros(1)
+    allowed = TOLERANCE * (1.0 if kind == "binary" else mean_and_error(full, dataset.valid.weights)[0])
+    excess, error = math.nan, math.nan
     for candidate in _candidates(_largest_rank(run.model)):
         model = _finetuned(_narrowed(run, factors, candidate), run.model, dataset, finetune_steps)
-        excess = _losses(model, dataset.valid, kind) - full
-        if excess.mean() + excess.std() / math.sqrt(len(excess)) <= allowed:
+        excess, error = mean_and_error(_losses(model, dataset.valid, kind) - full, dataset.valid.weights)
+        if excess + error <= allowed:
             return candidate, model
     raise ConfigError(
         f"The validation loss of a rank up to {_largest_rank(run.model)} must be at most {allowed:.5f} higher; "
-        f"it is {excess.mean():.5f} ± {excess.std() / math.sqrt(len(excess)):.5f}.",
+        f"it is {excess:.5f} ± {error:.5f}.",
         hint="Give a rank, allow more steps of fine-tuning, or keep the full matrices.",
     )
 
@@ -225,11 +227,11 @@ def _finetuned(model: Model, full: Model, dataset: EncodedDataset, steps: int) -
         epoch, batch_number = divmod(step, dataset.train.num_batches(BATCH_SIZE))
         if batch_number == 0:
             batches = dataset.train.batches(BATCH_SIZE, seed=0, epoch=epoch)
-        features = next(batches).features
+        batch = next(batches)
         with torch.no_grad():
-            target = full(features)
+            target = full(batch.features)
         adam.zero_grad()
-        torch.autograd.backward((model(features) - target).square().mean())
+        torch.autograd.backward(data_loss(model(batch.features), target, batch.weights, label_kind="real"))
         adam.step()
         slower.step()
     return model

@@ -25,7 +25,7 @@ class PNNSettings(ModelSettings):
 
 
 class PNN(Model):
-    """``logit = wᵀ deep([x0; p]) + b`` with one product p_ij for each pair of fields (Qu et al. 2016).
+    """``logit = wᵀ deep([x0; p]) + b`` with one product p_ij for each pair i < j of fields (after Qu et al. 2016).
 
     | inner (IPNN): ``p_ij = ⟨v_i, v_j⟩``
     | outer (OPNN): ``p_ij = v_iᵀ W_ij v_j``, W_ij a matrix, diagonal (vector) or w_ij I (number)
@@ -40,7 +40,8 @@ class PNN(Model):
     Limits: without deep layers (``deep.sizes`` empty) the product layer alone, ``logit = wᵀ [x0; p] + b``; one field,
     DNN. All embedded features have one width.
 
-    Choices: each pair has its own kernel (see :class:`~crossrank.nn.OuterProducts`); numbers are fields x_j v_j of the
+    Choices: the paper's l_p sums over all i and j, a field with itself too; its authors' code has i < j, and so has
+    this. Each pair has its own kernel (see :class:`~crossrank.nn.OuterProducts`); numbers are fields x_j v_j of the
     products, where DeepCTR lets them skip the product layer.
     """
 

@@ -51,14 +51,14 @@ class _PairLayer(nn.Module):
 class InnerProducts(_PairLayer):
     """The inner product of each pair of fields.
 
-    ``p_ij = ⟨v_i, v_j⟩`` for i < j  (IPNN: Qu et al. 2016, section III-B; DLRM: Naumov et al. 2019, section 2.1.3)
+    ``p_ij = ⟨v_i, v_j⟩`` for i < j  (DLRM: Naumov et al. 2019, section 2.1.3; IPNN: Qu et al. 2016, section III-B)
 
     Shape: fields (B, F, e) -> (B, P), P = F (F - 1) / 2, in the order (0, 1), (0, 2), …, (1, 2), …
     Cost: F² e multiplications for each row; no parameters.
     Limits: one field, no pairs; summed over the pairs, :class:`~crossrank.nn.FactorizationMachine`.
 
-    Choices: IPNN's paper factorises the weights behind the products to avoid all F² of them; its code and DeepCTR do
-    not, and neither does this: the deep network behind sees every product.
+    Choices: IPNN's paper has all i and j, and factorises the weights behind the products to avoid all F² of them; its
+    code and DeepCTR have i < j and do not factorise, and so does this: the deep network behind sees every product.
 
     Args:
         num_fields: F.

@@ -12,7 +12,8 @@
       report.json         the final metrics and the cost
       crosses.json        the strength of each pair of features, where the model has cross layers
       spectrum.json       the singular values of each cross layer, initial and learned
-      curves.json         calibration, ROC and score distribution on the test rows
+      curves.json         calibration, ROC and score distribution on the test rows, intervals of the metrics
+      importance.json     what each feature is worth, and how the answer moves with the values of the first
       report.html         a page that a person reads, made by `crossrank report`
 """
 
@@ -130,6 +131,18 @@ class Run:
         """The strength of each pair of features; empty for a model without cross layers."""
         file = self.path / "crosses.json"
         return list(read_json(file)["pairs"]) if file.is_file() else []
+
+    @property
+    def curves(self) -> dict[str, Any]:
+        """What a report draws of the answers to the test rows, and intervals of their metrics; empty without any."""
+        file = self.path / "curves.json"
+        return dict(read_json(file)) if file.is_file() else {}
+
+    @property
+    def importance(self) -> list[dict[str, Any]]:
+        """How much the criterion rises when a feature is shuffled, strongest first; empty for a run that lacks it."""
+        file = self.path / "importance.json"
+        return list(read_json(file)["features"]) if file.is_file() else []
 
     @property
     def spectrum(self) -> list[dict[str, Any]]:
