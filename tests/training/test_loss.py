@@ -7,8 +7,12 @@ import math
 import pytest
 import torch
 
+from crossrank.errors import ConfigError
 from crossrank.models import build_model, parse_model_settings
+from crossrank.models.dnn import DNN
+from crossrank.nn import FeatureEmbedding
 from crossrank.schema import Feature
+from crossrank.training import TrainingSettings
 from crossrank.training.loss import LogLoss, PairwiseLogistic, SquaredError, penalty
 
 FEATURES = [Feature("user", "categorical", 10), Feature("age", "numeric")]
@@ -73,3 +77,29 @@ def test_the_penalty_counts_cross_and_deep_kernels_alone(layer: str) -> None:
             expected += float((parameter.detach().double() ** 2).sum())
     assert penalty(model, 0.5).item() == pytest.approx(0.5 * expected, rel=1e-5)
     assert penalty(model, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("name", ["fm", "logistic-regression"])
+def test_a_penalty_that_counts_nothing_is_refused(name: str) -> None:
+    model = build_model(parse_model_settings({"name": name}), FEATURES)
+    with pytest.raises(ConfigError, match=r"l2 counts .*table_decay"):
+        TrainingSettings(l2=0.1).for_model(model, "cpu")
+
+
+class TwoTables(DNN):
+    """A table of its own beside x0, under a name of its own."""
+
+    def __init__(self, layout, settings) -> None:
+        super().__init__(layout, settings)
+        self.wide = FeatureEmbedding([10], [1], num_numeric=1)
+
+    def forward(self, features):
+        return super().forward(features) + self.wide(features)[:, 0]
+
+
+def test_the_penalty_leaves_every_table_alone() -> None:
+    """Its rows may be updated one by one, which no sum over all of them could follow."""
+    plain = build_model(parse_model_settings({"name": "dnn", "embedding": {"dim": 3}}), FEATURES)
+    model = TwoTables(plain.layout, parse_model_settings({"name": "dnn", "embedding": {"dim": 3}}))
+    assert not {id(weight) for weight in model.kernels()} & {id(table.weight) for table in model.tables()}
+    assert len(model.tables()) == 2

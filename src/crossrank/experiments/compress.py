@@ -14,6 +14,7 @@ import datetime
 import math
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 import crossrank
-from crossrank.data import EncodedDataset, Split
+from crossrank.data import Batch, EncodedDataset, Split
 from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation.crosses import sample, trace
 from crossrank.evaluation.evaluate import SCORING_ROWS, evaluate_split
@@ -37,8 +38,13 @@ from crossrank.models.cost import model_cost
 from crossrank.nn import CrossLayer, LowRankCrossLayer
 from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine
-from crossrank.training.loss import data_loss
+from crossrank.training import TrainingSettings
+from crossrank.training.checkpoint import Position
+from crossrank.training.loss import SquaredError
+from crossrank.training.processor import ProcessorEngine
+from crossrank.training.rule import UpdateRule
 from crossrank.training.train import count_parameters
+from crossrank.training.trainer import take_steps
 
 TOLERANCE = 5e-4  # of validation log loss, its standard error included
 ENERGY = 0.999
@@ -220,21 +226,39 @@ def _narrowed(run: Run, factors: Factors, rank: int) -> Model:
 
 def _finetuned(model: Model, full: Model, dataset: EncodedDataset, steps: int) -> Model:
     """The model after steps towards the full one's logits; only its cross layers move."""
+    settings = TrainingSettings(
+        batch_size=BATCH_SIZE,
+        learning_rate=LEARNING_RATE,
+        schedule="cosine",
+        clip_norm=0.0,
+        average_decay=0.0,
+        tables="dense",
+        precision="float32",
+    )
     layers = [module for module in model.modules() if isinstance(module, LowRankCrossLayer)]
-    adam = torch.optim.Adam([weight for layer in layers for weight in layer.parameters()], lr=LEARNING_RATE)
-    slower = torch.optim.lr_scheduler.CosineAnnealingLR(adam, max(steps, 1))
-    for step in range(steps):
-        epoch, batch_number = divmod(step, dataset.train.num_batches(BATCH_SIZE))
-        if batch_number == 0:
-            batches = dataset.train.batches(BATCH_SIZE, seed=0, epoch=epoch)
-        batch = next(batches)
-        with torch.no_grad():
-            target = full(batch.features)
-        adam.zero_grad()
-        torch.autograd.backward(data_loss(model(batch.features), target, batch.weights, label_kind="real"))
-        adam.step()
-        slower.step()
-    return model
+    moving = {id(weight) for layer in layers for weight in layer.parameters()}
+    for weight in model.parameters():
+        weight.requires_grad_(id(weight) in moving)
+    rule = UpdateRule(settings, total_steps=steps)
+    engine = TowardsLogits(model, dataset.train, settings, loss=SquaredError(), rule=rule, seed=0)
+    engine.full = full
+    batches = dataset.train.num_batches(BATCH_SIZE)
+    for _ in take_steps(engine, Position(), total_steps=steps, batches_per_epoch=batches):
+        pass
+    engine.close()
+    return model.requires_grad_()
+
+
+class TowardsLogits(ProcessorEngine):
+    """Steps whose labels are another model's logits."""
+
+    full: Model
+
+    def batches(self, epoch: int, start_batch: int) -> Iterator[Batch]:
+        for batch in super().batches(epoch, start_batch):
+            with torch.no_grad():
+                logits = self.full(batch.features)
+            yield dataclasses.replace(batch, labels=logits)
 
 
 def _compare(run: Run, model: Model, rank: int, dataset: EncodedDataset | None) -> list[dict[str, Any]]:

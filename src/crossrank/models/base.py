@@ -39,10 +39,14 @@ class Model(nn.Module, abc.ABC):
         """(B, D) -> (B,)"""
 
     def kernels(self) -> Iterator[nn.Parameter]:
-        """The weights that the penalty λ Σ ||W||² counts: of cross and deep layers alone, no biases, no gates."""
-        exempt = ("embedding.", "fields.", "linear.", "output.")
+        """The weights that the penalty λ Σ ||W||² counts: of cross and deep layers alone.
+
+        No tables, whatever they are called: only the rows that a batch reads could be counted. No biases, no gates.
+        """
+        exempt, tables = ("embedding.", "fields.", "linear.", "output."), {id(table.weight) for table in self.tables()}
         for name, parameter in self.named_parameters():
-            if not name.startswith(exempt) and ".gate." not in name and not name.endswith("bias"):
+            listed = not name.startswith(exempt) and ".gate." not in name and not name.endswith("bias")
+            if listed and id(parameter) not in tables:
                 yield parameter
 
     def cross_networks(self) -> list[CrossNetwork]:

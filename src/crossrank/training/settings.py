@@ -14,6 +14,7 @@ from crossrank.models.settings import check_share
 from crossrank.training.loss import LossName
 from crossrank.training.schedule import ScheduleName
 
+LARGEST_PAIRED_BATCH = 8192
 LARGEST_DENSE_TABLE = 2_000_000  # weights: a pass over all of them is faster than finding the few to change
 
 
@@ -62,6 +63,11 @@ class TrainingSettings:
                 raise ConfigError(f"training.{key} must not be negative; got {getattr(self, key)}.")
         if not self.learning_rate > 0:
             raise ConfigError(f"training.learning_rate must be positive; got {self.learning_rate}.")
+        if self.loss == "pairwise" and self.batch_size > LARGEST_PAIRED_BATCH:
+            raise ConfigError(
+                f"training.loss=pairwise compares all rows of a batch; training.batch_size may be "
+                f"{LARGEST_PAIRED_BATCH:,} at most, got {self.batch_size:,}."
+            )
         check_share("training.average_decay", self.average_decay)
         most = (1 - self.average_decay) / (2 * self.learning_rate)
         if self.average_decay and self.table_decay > most:
@@ -76,7 +82,17 @@ class TrainingSettings:
         return min(self.epochs * batches_per_epoch, self.max_steps or 2**62)
 
     def for_model(self, model: Model, device: str) -> TrainingSettings:
-        """The same with ``tables`` decided by what is faster on a device, "cpu" or "cuda"."""
+        """The same with ``tables`` decided by what is faster on a device, "cpu" or "cuda".
+
+        Raises:
+            ConfigError: for a penalty that this model has no weights for.
+        """
+        if self.l2 and not any(True for _ in model.kernels()):
+            raise ConfigError(
+                f"training.l2 counts the kernels of cross and deep layers; {type(model).__name__} has none, "
+                f"got l2={self.l2}.",
+                hint="Leave training.l2 out; training.table_decay shrinks embedding rows.",
+            )
         if self.tables != "auto":
             return self
         weights = sum(table.weight.numel() for table in model.tables())
