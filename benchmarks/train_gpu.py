@@ -31,10 +31,11 @@ from crossrank.runs import Run
 from crossrank.schema import Categorical, Label, Schema
 from crossrank.training import Config, Planned, train_seeds, train_together
 from crossrank.training.cuda.data import EvaluatedSplit
-from crossrank.training.cuda.many import ManyTraining
-from crossrank.training.cuda.steps import DeviceTraining
-from crossrank.training.loss import data_loss
+from crossrank.training.cuda.engine import CapturedEngine
+from crossrank.training.cuda.many import JointEngine
+from crossrank.training.loss import LogLoss
 from crossrank.training.optimizer import Optimizer
+from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
 CUDA = torch.device("cuda")
@@ -49,10 +50,10 @@ def paper_model(dataset: EncodedDataset) -> Model:
     return build_model(parse_model_settings(PAPER), dataset.features)
 
 
-def start(dataset: EncodedDataset, **settings: Any) -> DeviceTraining:
+def start(dataset: EncodedDataset, **settings: Any) -> CapturedEngine:
     model = paper_model(dataset)
     made = TrainingSettings(**settings).for_model(model, "cuda")
-    return DeviceTraining(model, dataset.train, made, seed=0, label_kind="binary", device=CUDA)
+    return CapturedEngine(model, dataset.train, made, loss=LogLoss(), rule=UpdateRule(made), seed=0, device=CUDA)
 
 
 def speed(dataset: EncodedDataset, batch_size: int, *, seconds: float) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def speed(dataset: EncodedDataset, batch_size: int, *, seconds: float) -> dict[s
     begun = time.perf_counter()
     training = start(dataset, batch_size=batch_size)
     epoch, rows, counted, started = 0, 0, 0, 0.0
-    running = torch.zeros((), device=CUDA)
+    running = torch.zeros(1, device=CUDA)
     while not started or time.perf_counter() - started < seconds:
         for step in training.batches(epoch, 0):
             running.add_(training.step(step), alpha=len(step))
@@ -165,7 +166,7 @@ def textbook(dataset: EncodedDataset, batch_size: int, valid: Any) -> dict[str, 
     optimizer = Optimizer(model, TrainingSettings(batch_size=batch_size, tables="dense"))
     for batch in dataset.train.batches(batch_size, seed=0, epoch=0):
         here = batch.to(CUDA)
-        optimizer.step(data_loss(model(here.features), here.labels, here.weights))
+        optimizer.step(LogLoss()(model(here.features), here.labels, here.weights))
     return measured(model, optimizer, valid)
 
 
@@ -198,11 +199,12 @@ def many_kernels(folder: Path, models: int = 32) -> dict[str, Any]:
     dataset = movielens_sized(folder / "small")
     made = [build_model(parse_model_settings(SMALL), dataset.features) for _ in range(models)]
     settings = TrainingSettings(batch_size=128)
-    training = ManyTraining(made, dataset.train, settings, seeds=list(range(models)), label_kind="binary", device=CUDA)
+    rule = UpdateRule(settings, learning_rates=[settings.learning_rate] * models)
+    seeds = list(range(models))
+    training = JointEngine(made, dataset.train, settings, loss=LogLoss(), rule=rule, seeds=seeds, device=CUDA)
     steps = iter(training.batches(0, 0))
     for _ in range(5):
-        next(steps)
-        training.step()
+        training.step(next(steps))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(5):
             training._program()
@@ -210,7 +212,7 @@ def many_kernels(folder: Path, models: int = 32) -> dict[str, Any]:
     found = [(e.key, e.self_device_time_total / 5, e.count / 5) for e in profile.key_averages()]
     begun = time.perf_counter()
     for _ in range(1000):
-        training.step()
+        training.step(None)
     torch.cuda.synchronize()
     took = time.perf_counter() - begun
     training.close()

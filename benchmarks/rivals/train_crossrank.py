@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from job import Job
@@ -17,14 +16,15 @@ from crossrank.data.vocabulary import HashedVocabulary
 from crossrank.models import build_model
 from crossrank.schema import Categorical, Label, Numeric, Schema
 from crossrank.training import Config
+from crossrank.training.engines import make_engine
 from crossrank.training.memory import keep_freed_memory
-from crossrank.training.trainer import Trainer
+from crossrank.training.trainer import Trainer, train_models
 
 
 class UnevaluatedTrainer(Trainer):
     """Like everybody else, it is not stopped for a look at validation rows."""
 
-    def _evaluate(self, *_: Any) -> None:
+    def evaluate(self) -> None:
         self.best = self.model.state_dict()
 
 
@@ -67,8 +67,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         dataset = write_dataset(job, Path(folder) / "dataset")
         model = build_model(config.model, dataset.features)
-        trainer = UnevaluatedTrainer(model, dataset, config.training, seed=0, folder=Path(folder))
-        trainer.train(show_progress=False)
+        engine = make_engine(model, dataset, config.training, seed=0)
+        trainer = UnevaluatedTrainer(engine.members[0], dataset, config.training, folder=Path(folder))
+        train_models(engine, [trainer], show_progress=False)
         lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     print(json.dumps([line["rows_per_second"] for line in lines[1:]]))
 

@@ -89,9 +89,11 @@ class Curves:
             self._placed[device] = torch.from_numpy(self.table).to(device)
         return self._placed[device]
 
-    def nodes(self, device: torch.device) -> Tensor:
-        """D at each step as two terms: how large they are and at which e they stand, in float32: (steps, 4)."""
-        return torch.stack(gauss(torch.from_numpy(self.table[:, :MOMENTS].T)), dim=1).float().to(device)
+    def fractions(self, device: torch.device) -> Tensor:
+        """a, b, c, d of D = (a R + b ε) / (R² + c ε R + d ε²), its two terms as one, in float32: (steps, 4)."""
+        first, second, low, high = gauss(torch.from_numpy(self.table[:, :MOMENTS].T))
+        parts = [first + second, first * high + second * low, low + high, low * high]
+        return torch.stack(parts, dim=1).float().to(device)
 
     def at(self, steps: Tensor) -> Tensor:
         """The same at some steps: (N,) -> (11, N)."""

@@ -39,14 +39,14 @@ def find_curves(decay: float, schedule: ScheduleName, warmup_steps: int, total_s
 class Placed(NamedTuple):
     """What kernels read of a rule, on their device.
 
-    Shape: rates (models,); factors (steps,), a_t; curves (steps, 11) and nodes (steps, 4), see :class:`Curves`; numbers
-    (5,): the logarithms of β1, of β2, and of d and κ behind the last step, and the average's decay.
+    Shape: rates (models,); factors (steps,), a_t; curves (steps, 11) and fractions (steps, 4), see :class:`Curves`;
+    numbers (5,): the logarithms of β1, of β2, and of d and κ behind the last step, and the average's decay.
     """
 
     rates: Tensor
     factors: Tensor
     curves: Tensor
-    nodes: Tensor
+    fractions: Tensor
     numbers: Tensor
 
 
@@ -92,7 +92,7 @@ class UpdateRule:
             torch.tensor(self.rates, device=device),
             torch.from_numpy(curves.factors).to(device),
             curves.on(device).clone(),
-            curves.nodes(device),
+            curves.fractions(device),
             torch.tensor(numbers, dtype=torch.float64, device=device),
         )
 

@@ -77,7 +77,7 @@ def take_batch(source: Taken, order: Tensor, start: Tensor, batch_size: int) -> 
 
 
 @jit
-def _embed_kernel(ids, numeric, weight, state, last, rates, step, feature, width, base, within, first_row, nodes,
+def _embed_kernel(ids, numeric, weight, state, last, rates, step, feature, width, base, within, first_row, fractions,
                   curves, tail, x0, batch_size, end, parts, rows_of_model, F, M, E, L, SHRINK: tl.constexpr,
                   LOG_FADING: tl.constexpr, LOG_GROWTH: tl.constexpr, EPSILON: tl.constexpr, ONE: tl.constexpr,
                   ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
@@ -98,7 +98,7 @@ def _embed_kernel(ids, numeric, weight, state, last, rates, step, feature, width
     kept = state + (place - j) * parts + j
     m, v = tl.load(kept, mask=embedded, other=0.0), tl.load(kept + wide, mask=embedded, other=0.0)
     now = tl.load(step)
-    value = aged(value, m, v, since, now, nodes, curves, end, rate, tail, SHRINK, LOG_FADING, LOG_GROWTH, EPSILON)
+    value = aged(value, m, v, since, now, fractions, curves, end, rate, tail, SHRINK, LOG_FADING, LOG_GROWTH, EPSILON)
     is_number = inside & (c >= E)[None, :] & (c < E + M)[None, :]
     value += tl.load(numeric + b[:, None] * M + (c - E)[None, :], mask=is_number, other=0.0)
     value += tl.where(c == E + M, 1.0, 0.0)[None, :]
@@ -109,8 +109,8 @@ def embed(ids: Tensor, numeric: Tensor, rows: Rows, columns: Columns, padded_dim
     x0 = torch.empty(len(ids), padded_dim, dtype=dtype, device=ids.device)
     rule, high, wide = rows.rule.on(ids.device), 8, 128
     _embed_kernel[(blocks(len(ids), high), blocks(padded_dim, wide))](
-        ids, numeric, rows.weight, rows.state, rows.last, rule.rates, rows.step, *columns, rule.nodes, rule.curves,
-        rule.numbers, x0, len(ids), len(rule.nodes) - 1, len(rows.state) // len(rows.weight),
+        ids, numeric, rows.weight, rows.state, rows.last, rule.rates, rows.step, *columns, rule.fractions, rule.curves,
+        rule.numbers, x0, len(ids), len(rule.fractions) - 1, len(rows.state) // len(rows.weight),
         len(rows.last) // len(rule.rates), ids.shape[1], numeric.shape[1], len(columns.base), padded_dim,
         **aging(rows.rule), ONE=len(rule.rates) == 1, ROWS=high, COLUMNS=wide,
     )  # fmt: skip

@@ -62,21 +62,26 @@ def _starts_kernel(number, starts, size, BLOCK: tl.constexpr):
 
 
 @jit
-def aged(w, m, v, since, now, nodes, curves, end, rate, tail, SHRINK: tl.constexpr, LOG_FADING: tl.constexpr,
+def aged(w, m, v, since, now, fractions, curves, end, rate, tail, SHRINK: tl.constexpr, LOG_FADING: tl.constexpr,
          LOG_GROWTH: tl.constexpr, EPSILON: tl.constexpr):  # fmt: skip
     """A weight after the steps since its row was last touched; the rate is one for all, or a block."""
-    start, stop, length = tl.minimum(since, end) * 4, tl.minimum(now, end) * 4, (now - since).to(tl.float32)
-    root, grown = tl.sqrt(v), EPSILON * tl.exp2(length * LOG_GROWTH)
-    drift = tl.load(nodes + start) / (root + EPSILON * tl.load(nodes + start + 2))
-    drift += tl.load(nodes + start + 1) / (root + EPSILON * tl.load(nodes + start + 3))
-    later = tl.load(nodes + stop) / (root + grown * tl.load(nodes + stop + 2))
-    later += tl.load(nodes + stop + 1) / (root + grown * tl.load(nodes + stop + 3))
+    length = (now - since).to(tl.float32)
+    root = tl.sqrt(v)
+    drift = _fraction(fractions + tl.minimum(since, end) * 4, root, v, EPSILON)
+    later = _fraction(fractions + tl.minimum(now, end) * 4, root, v, EPSILON * tl.exp2(length * LOG_GROWTH))
     if SHRINK:
         kept = _logs_since(curves + 9, since, now, end, tl.load(tail + 3))
         kept = tl.exp(kept).to(tl.float32)
         w, drift = kept * w, kept * drift
     moved = drift - tl.exp2(length * LOG_FADING) * later
     return w - tl.where(m == 0.0, 0.0, rate * m * moved)  # a row without v has no m
+
+
+@jit
+def _fraction(part, root, v, epsilon):
+    """(a R + b ε) / (R² + c ε R + d ε²): a sum over all later steps, of which two terms are left."""
+    above = tl.load(part) * root + tl.load(part + 1) * epsilon
+    return above / (v + tl.load(part + 2) * epsilon * root + tl.load(part + 3) * epsilon * epsilon)
 
 
 @jit
@@ -87,7 +92,7 @@ def _logs_since(logs, since, now, end, log_tail):
 
 
 @jit
-def _read_kernel(weight, state, last, rates, rows, step, nodes, curves, tail, out, size, end, width, parts,
+def _read_kernel(weight, state, last, rates, rows, step, fractions, curves, tail, out, size, end, width, parts,
                  rows_of_model, SHRINK: tl.constexpr, LOG_FADING: tl.constexpr, LOG_GROWTH: tl.constexpr,
                  EPSILON: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -100,7 +105,9 @@ def _read_kernel(weight, state, last, rates, rows, step, nodes, curves, tail, ou
     m, v = tl.load(kept, mask=mask, other=0.0), tl.load(kept + width, mask=mask, other=0.0)
     since = tl.load(last + row, mask=inside[:, None], other=0)
     rate = tl.load(rates + row // rows_of_model)
-    value = aged(w, m, v, since, tl.load(step), nodes, curves, end, rate, tail, SHRINK, LOG_FADING, LOG_GROWTH, EPSILON)
+    value = aged(
+        w, m, v, since, tl.load(step), fractions, curves, end, rate, tail, SHRINK, LOG_FADING, LOG_GROWTH, EPSILON
+    )
     tl.store(out + n[:, None].to(tl.int64) * width + j, value, mask=mask)
 
 
@@ -115,8 +122,8 @@ def read_rows(table: LazyTable, rows: Tensor, step: Tensor) -> Tensor:
     weight, width, rule = table.weight, table.width, table.rule.on(table.weight.device)
     out = weight.new_empty(len(rows), width)
     _read_kernel[(blocks(len(rows), 16),)](
-        weight, table.state, table.last, rule.rates, rows, step, rule.nodes, rule.curves, rule.numbers, out, len(rows),
-        len(rule.nodes) - 1, width, table.state.shape[1] // width, len(weight) // len(rule.rates),
+        weight, table.state, table.last, rule.rates, rows, step, rule.fractions, rule.curves, rule.numbers, out, len(rows),
+        len(rule.fractions) - 1, width, table.state.shape[1] // width, len(weight) // len(rule.rates),
         **aging(table.rule), ROWS=16, WIDE=power(width),
     )  # fmt: skip
     return out
@@ -351,7 +358,7 @@ def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total,
         since = tl.load(last + row, mask=live, other=0)
         length = (before - since).to(tl.float64)
         start = curves + tl.minimum(since, end) * 11
-        stays: Any = 1.0
+        stays = tl.full((), 1.0, tl.float64)
         if SHRINK:
             stays = tl.exp(_logs_since(curves + 9, since, before, end, tl.load(numbers + 3)))
         faded0 = tl.exp(length * log_fading)
