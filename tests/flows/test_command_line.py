@@ -2,52 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import subprocess
 import sys
-from unittest import mock
 
 import polars as pl
 import pytest
-
-from crossrank.cli import main
-from crossrank.data.sources.demo import schema
-
-SMALL = ["--set", "model.embedding.dim=4", "--set", "model.deep.sizes=[8]", "--set", "training.epochs=1"]
-
-
-def crossrank(*words, cwd=".", code=0):
-    """Run a command as the shell would; returns its standard output and error."""
-    output, talk = io.StringIO(), io.StringIO()
-    environment = {"NO_COLOR": "1", "COLUMNS": "200"}
-    with (
-        contextlib.chdir(cwd),
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(talk),
-        mock.patch.dict(os.environ, environment),
-        mock.patch.object(sys, "argv", ["crossrank", *map(str, words)]),
-    ):
-        try:
-            main()
-            status = 0
-        except SystemExit as stop:
-            status = stop.code or 0
-    assert status == code, output.getvalue() + talk.getvalue()
-    return output.getvalue(), talk.getvalue()
-
-
-@pytest.fixture(scope="module")
-def place(clicks, tmp_path_factory):
-    """A folder with a table, its schema, a dataset and a run."""
-    folder = tmp_path_factory.mktemp("place")
-    clicks.write_csv(folder / "clicks.csv")
-    schema().save(folder / "schema.json")
-    crossrank("prepare", "clicks.csv", "--schema", "schema.json", "--into", "dataset", cwd=folder)
-    crossrank("train", "dataset", "--into", "runs/first", *SMALL, cwd=folder)
-    return folder
+from commands import SMALL, crossrank
 
 
 def test_evaluate_prints_one_json_object_and_nothing_else(place) -> None:
@@ -165,7 +126,7 @@ def test_bad_input_gets_one_line_a_hint_and_leaves_nothing(place, clicks, tmp_pa
 
 def test_wrong_words_are_met_with_the_nearest_right_ones(place) -> None:
     _, problem = crossrank("train", "dataset", "--into", "x", "--set", "model.cros.rank=3", cwd=place, code=2)
-    assert "Did you mean 'cross'?" in problem
+    assert "Did you mean 'model.cross.rank'?" in problem
     _, problem = crossrank("train", "dataset", "--into", "x", "--set", "model.name=dcnv2", cwd=place, code=2)
     assert "Did you mean 'dcn-v2'?" in problem
     _, problem = crossrank("train", "nowhere.csv", "--into", "x", cwd=place, code=2)

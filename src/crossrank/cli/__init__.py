@@ -69,7 +69,7 @@ def _as_options(hint: str) -> str:
         written = f"{name} {value if value.isalpha() else repr(value) if value.isprintable() else f'${value!r}'}"
         return written if name in known else f"crossrank prepare … {written}"
 
-    return re.sub(r"\b(on_error|separator)=('[^']*')", option, hint)
+    return re.sub(r"""\b(on_error|separator)=("[^"]*"|'[^']*')""", option, hint)
 
 
 def _version(show: bool) -> None:
