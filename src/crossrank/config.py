@@ -216,7 +216,7 @@ def _paths(path: str, settings: Any) -> Iterator[str]:
 def _nearest(path: str, known: Sequence[str]) -> str:
     """A hint with the known key whose last word is like that of a path, and of several the one most like the path."""
     last = {one: one.rpartition(".")[2] for one in known}
-    alike = difflib.get_close_matches(path.rpartition(".")[2], set(last.values()), n=1, cutoff=0.6)
+    alike = difflib.get_close_matches(path.rpartition(".")[2], list(last.values()), n=1, cutoff=0.6)
     same = [one for one in known if last[one] in alike]
     near = difflib.get_close_matches(path, same, n=1, cutoff=0.0)
     return f"Did you mean '{near[0]}'?" if near else ""

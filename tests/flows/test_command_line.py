@@ -42,6 +42,13 @@ def test_predict_writes_the_table_with_a_probability(place) -> None:
     assert "--overwrite" in problem
 
 
+def test_a_predicted_number_is_not_called_a_probability(place) -> None:
+    words = ["train", "clicks.csv", "--label", "age_days", "--into", "runs/age", *SMALL]
+    crossrank(*words, "--set", "training.max_steps=2", cwd=place)
+    crossrank("predict", "runs/age", "clicks.csv", "--into", "ages.csv", cwd=place)
+    assert pl.read_csv(place / "ages.csv").columns[-1] == "prediction"
+
+
 def test_explain_lists_pairs_with_their_strength(place) -> None:
     output, _ = crossrank("explain", "runs/first", "--top", 3, "--json", cwd=place)
     pairs = json.loads(output)

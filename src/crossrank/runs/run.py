@@ -3,7 +3,7 @@
 ::
 
     runs/first/
-      run.json            format version, library version, command, seed, status, fingerprints, checksums
+      run.json            format version, library version, command, seed, rows, fingerprints, checksums
       config.json         every setting after defaults
       schema.json         what each column means
       encoder/            turns a raw row into ids and numbers exactly as training did
