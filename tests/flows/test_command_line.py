@@ -42,11 +42,12 @@ def test_predict_writes_the_table_with_a_probability(place) -> None:
     assert "--overwrite" in problem
 
 
-def test_a_predicted_number_is_not_called_a_probability(place) -> None:
-    words = ["train", "clicks.csv", "--label", "age_days", "--into", "runs/age", *SMALL]
-    crossrank(*words, "--set", "training.max_steps=2", cwd=place)
-    crossrank("predict", "runs/age", "clicks.csv", "--into", "ages.csv", cwd=place)
-    assert pl.read_csv(place / "ages.csv").columns[-1] == "prediction"
+def test_a_predicted_number_is_not_called_a_probability(clicks, tmp_path) -> None:
+    clicks.drop("click").with_columns(pl.col("price").fill_null(1.0)).write_csv(tmp_path / "prices.csv")
+    words = ["--label", "price", "--into", "run", *SMALL, "--set", "training.max_steps=2"]
+    crossrank("train", "prices.csv", *words, cwd=tmp_path)
+    crossrank("predict", "run", "prices.csv", "--into", "scored.csv", cwd=tmp_path)
+    assert pl.read_csv(tmp_path / "scored.csv").columns[-1] == "prediction"
 
 
 def test_explain_lists_pairs_with_their_strength(place) -> None:

@@ -125,7 +125,7 @@ def test_an_interrupted_training_says_how_to_go_on(place, kill_at_step) -> None:
 
 
 def test_a_table_too_small_to_split_is_told_its_size(place, clicks, tmp_path) -> None:
-    clicks.head(5).write_csv(tmp_path / "five.csv")
+    clicks.head(5).with_columns(click=pl.Series([0, 1, 0, 1, 0])).write_csv(tmp_path / "five.csv")
     words = ["five.csv", "--schema", place / "schema.json", "--into", "x"]
     _, problem = crossrank("train", *words, cwd=tmp_path, code=2)
     assert "got 5 rows in all (train 4, valid 1, test 0)" in problem
