@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from crossrank.config import load_toml, override, parse, setting, template, to_dict
+from crossrank.config import check_keys, load_toml, override, parse, setting, template, to_dict
 from crossrank.errors import ConfigError
 
 
@@ -46,6 +46,28 @@ class Named:
 
 def test_nothing_written_gives_the_defaults():
     assert parse(Model, {}) == Model()
+
+
+def test_a_key_is_refused_with_the_nearest_in_any_part():
+    parts = {"model": Model(), "other": Cross()}
+    check_keys({"model": {"cross": {"rank": 3}, "dims": {"user": 8}}, "other": {"rank": 3}}, parts)
+    for written, nearest in (
+        ({"dropout": 1}, "model.dropout"),
+        ({"modle": {"dropout": 1}}, "model.dropout"),
+        ({"other": {"dropuot": 1}}, "model.dropout"),
+        ({"model": {"num_layers": 1}}, "model.cross.num_layers"),
+        ({"oter": {"rank": 1}}, "other.rank"),
+    ):
+        with pytest.raises(ConfigError, match=f"is not a setting; known .* Did you mean '{nearest}'"):
+            check_keys(written, parts)
+    with pytest.raises(ConfigError, match=r"'model\.cross\.zzz' is not a setting; known in 'model\.cross' are 'layer'"):
+        check_keys({"model": {"cross": {"zzz": 1}}}, parts)
+
+
+def test_a_template_lists_the_choices_of_a_setting():
+    lines = template({"cross": Cross()}).splitlines()
+    assert lines[1].endswith('# kind of layer ("full" | "low_rank" | "mixture")')
+    assert lines[2].endswith("# how many")
 
 
 def test_every_type_is_read():

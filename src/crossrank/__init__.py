@@ -41,3 +41,7 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return getattr(import_module(f"crossrank.{_ROOMS[name]}"), name)
     raise AttributeError(f"module 'crossrank' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime
+import difflib
 import json
 import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -70,6 +71,50 @@ def parse(cls: type[T], values: Mapping[str, Any], *, path: str = "") -> T:
     return cls(**{key: _read(hints[key], value, _join(path, key)) for key, value in written.items()})
 
 
+def check_keys(values: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """Refuse a key that is no setting of some settings objects, with the nearest that is, in whichever part it stands.
+
+    Raises:
+        ConfigError: for the first such key.
+    """
+    known = [path for name, settings in parts.items() for path in _paths(name, settings)]
+    for path in flatten(values):
+        if not any(path == one or one.startswith(f"{path}.") or path.startswith(f"{one}.") for one in known):
+            above = path
+            while above and not (here := [one for one in known if one.startswith(f"{above}.")]):
+                above = above.rpartition(".")[0]
+            names = dict.fromkeys(one.removeprefix(f"{above}.").partition(".")[0] for one in here or known)
+            raise ConfigError(
+                f"'{path}' is not a setting; known {f'in {above!r}' if above else 'here'} are "
+                f"{listing(names, most=20)}.",
+                hint=_nearest(path, known),
+            )
+
+
+def flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested mappings as one, by dotted keys.
+
+    >>> flatten({"model": {"name": "dnn", "deep": {"sizes": [8]}}})
+    {'model.name': 'dnn', 'model.deep.sizes': [8]}
+    """
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        nested = isinstance(value, Mapping) and value
+        result |= flatten(value, _join(path, key)) if nested else {_join(path, key): value}
+    return result
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What differs between two nested mappings, with both values.
+
+    >>> differences({"training": {"epochs": 5, "l2": 0.0}}, {"training": {"epochs": 10, "l2": 0.0}})
+    'training.epochs was 5 and is 10'
+    """
+    left, right = flatten(old), flatten(new)
+    changed = [key for key in left | right if left.get(key) != right.get(key)]
+    return ", ".join(f"{key} was {left.get(key)!r} and is {right.get(key)!r}" for key in changed)
+
+
 def to_dict(settings: Any) -> dict[str, Any]:
     """The settings as plain JSON types, every default written out; the inverse of :func:`parse`."""
     return typing.cast(dict[str, Any], json.loads(json.dumps(dataclasses.asdict(settings))))
@@ -111,7 +156,7 @@ def override(values: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
 
 
 def template(parts: Mapping[str, Any]) -> str:
-    """A TOML file with every key of some settings objects, its value and its help text."""
+    """A TOML file with every key of some settings objects, its value, its help text and its choices."""
     lines: list[str] = []
     for name, settings in parts.items():
         _write_part(lines, name, settings)
@@ -120,16 +165,26 @@ def template(parts: Mapping[str, Any]) -> str:
 
 def _write_part(lines: list[str], name: str, settings: Any) -> None:
     lines += ["", f"[{name}]"]
-    nested = []
+    nested, hints = [], typing.get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
             nested.append((f"{name}.{field.name}", value))
         else:
             written = f"{field.name} = {_toml_text(value)}" if value is not None else f"# {field.name} ="
-            lines.append(f"{written:<32} # {field.metadata.get('about', '')}")
+            about = field.metadata.get("about", "")
+            choices = " | ".join(map(_toml_text, _choices(hints[field.name])))
+            lines.append(f"{written:<32} # {about}{f' ({choices})' if choices else ''}")
     for path, value in nested:
         _write_part(lines, path, value)
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """The values of a Literal, where nothing else is allowed but to leave it out."""
+    if get_origin(kind) in (typing.Union, types.UnionType):
+        kinds = [one for one in get_args(kind) if one is not type(None)]
+        return _choices(kinds[0]) if len(kinds) == 1 else ()
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def _toml_text(value: Any) -> str:
@@ -147,6 +202,24 @@ def _over(default: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(default) and isinstance(value, Mapping):
         return {field.name: getattr(default, field.name) for field in dataclasses.fields(default)} | dict(value)
     return value
+
+
+def _paths(path: str, settings: Any) -> Iterator[str]:
+    """The dotted key of each setting."""
+    if not dataclasses.is_dataclass(settings):
+        yield path
+        return
+    for field in dataclasses.fields(settings):
+        yield from _paths(f"{path}.{field.name}", getattr(settings, field.name))
+
+
+def _nearest(path: str, known: Sequence[str]) -> str:
+    """A hint with the known key whose last word is like that of a path, and of several the one most like the path."""
+    last = {one: one.rpartition(".")[2] for one in known}
+    alike = difflib.get_close_matches(path.rpartition(".")[2], list(last.values()), n=1, cutoff=0.6)
+    same = [one for one in known if last[one] in alike]
+    near = difflib.get_close_matches(path, same, n=1, cutoff=0.0)
+    return f"Did you mean '{near[0]}'?" if near else ""
 
 
 def _join(path: str, key: str) -> str:

@@ -119,9 +119,9 @@ def test_a_folder_that_is_no_dataset_is_refused(copy, tmp_path):
     with pytest.raises(DataError, match="must be JSON"):
         EncodedDataset.open(copy)
     (copy / "manifest.json").unlink()
-    with pytest.raises(DataError, match=r"has no manifest\.json\. Make one with: crossrank prepare"):
+    with pytest.raises(DataError, match=r"got a folder without manifest\.json\. Make one with: crossrank prepare"):
         EncodedDataset.open(copy)
-    with pytest.raises(DataError, match=r"has no manifest\.json"):
+    with pytest.raises(DataError, match="got no such folder"):
         EncodedDataset.open(tmp_path / "nowhere")
 
 

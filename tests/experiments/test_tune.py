@@ -176,7 +176,7 @@ def test_a_plan_from_before_there_were_rates_is_continued(finished, dataset, tmp
     assert plan.pop("rates") == 1
     (tmp_path / "search" / "plan.json").write_text(json.dumps(plan))
     tune.tune(dataset, tmp_path / "search", **ASKED)
-    with pytest.raises(RunError, match=r"another rates\."):
+    with pytest.raises(RunError, match=r"rates was 1 and is 2\."):
         tune.tune(dataset, tmp_path / "search", **ASKED | {"rates": 2})
 
 
@@ -297,7 +297,7 @@ def test_no_trial_sees_the_test_rows(dataset, tmp_path, monkeypatch):
 
 
 def test_another_search_in_the_same_folder_is_refused(finished, dataset):
-    with pytest.raises(RunError, match=r"another trials, seed\."):
+    with pytest.raises(RunError, match=r"trials was 12 and is 13, seed was 0 and is 1\."):
         tune.tune(dataset, finished.path, **ASKED | {"trials": 13, "seed": 1})
 
 

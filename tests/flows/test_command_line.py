@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import subprocess
 import sys
-from unittest import mock
 
 import polars as pl
 import pytest
+from commands import SMALL, crossrank
 
-from crossrank.cli import main
-from crossrank.data.sources.demo import schema
 from crossrank.runs import Run
-
-SMALL = ["--set", "model.embedding.dim=4", "--set", "model.deep.sizes=[8]", "--set", "training.epochs=1"]
-
-
-def crossrank(*words, cwd=".", code=0):
-    """Run a command as the shell would; returns its standard output and error."""
-    output, talk = io.StringIO(), io.StringIO()
-    environment = {"NO_COLOR": "1", "COLUMNS": "200"}
-    with (
-        contextlib.chdir(cwd),
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(talk),
-        mock.patch.dict(os.environ, environment),
-        mock.patch.object(sys, "argv", ["crossrank", *map(str, words)]),
-    ):
-        try:
-            main()
-            status = 0
-        except SystemExit as stop:
-            status = stop.code or 0
-    assert status == code, output.getvalue() + talk.getvalue()
-    return output.getvalue(), talk.getvalue()
-
-
-@pytest.fixture(scope="module")
-def place(clicks, tmp_path_factory):
-    """A folder with a table, its schema, a dataset and a run."""
-    folder = tmp_path_factory.mktemp("place")
-    clicks.write_csv(folder / "clicks.csv")
-    schema().save(folder / "schema.json")
-    crossrank("prepare", "clicks.csv", "--schema", "schema.json", "--into", "dataset", cwd=folder)
-    crossrank("train", "dataset", "--into", "runs/first", *SMALL, cwd=folder)
-    return folder
 
 
 def test_evaluate_prints_one_json_object_and_nothing_else(place) -> None:
@@ -105,6 +67,14 @@ def test_predict_writes_the_table_with_a_probability(place) -> None:
     assert (text["probability"] - binary["probability"]).abs().max() < 1e-6
     _, problem = crossrank("predict", "runs/first", "clicks.csv", "--into", "scored.csv", cwd=place, code=2)
     assert "--overwrite" in problem
+
+
+def test_a_predicted_number_is_not_called_a_probability(clicks, tmp_path) -> None:
+    clicks.drop("click").with_columns(pl.col("price").fill_null(1.0)).write_csv(tmp_path / "prices.csv")
+    words = ["--label", "price", "--into", "run", *SMALL, "--set", "training.max_steps=2"]
+    crossrank("train", "prices.csv", *words, cwd=tmp_path)
+    crossrank("predict", "run", "prices.csv", "--into", "scored.csv", cwd=tmp_path)
+    assert pl.read_csv(tmp_path / "scored.csv").columns[-1] == "prediction"
 
 
 def test_explain_lists_pairs_with_their_strength(place) -> None:
@@ -191,7 +161,7 @@ def test_bad_input_gets_one_line_a_hint_and_leaves_nothing(place, clicks, tmp_pa
 
 def test_wrong_words_are_met_with_the_nearest_right_ones(place) -> None:
     _, problem = crossrank("train", "dataset", "--into", "x", "--set", "model.cros.rank=3", cwd=place, code=2)
-    assert "Did you mean 'cross'?" in problem
+    assert "Did you mean 'model.cross.rank'?" in problem
     _, problem = crossrank("train", "dataset", "--into", "x", "--set", "model.name=dcnv2", cwd=place, code=2)
     assert "Did you mean 'dcn-v2'?" in problem
     _, problem = crossrank("train", "nowhere.csv", "--into", "x", cwd=place, code=2)

@@ -36,6 +36,8 @@ def test_frame_file_and_dictionaries_score_alike(run, clicks, tmp_path) -> None:
     np.testing.assert_array_equal(run.predict(tmp_path / "rows.csv"), expected)
     np.testing.assert_array_equal(run.predict(tmp_path / "rows.parquet"), expected)
     np.testing.assert_array_equal(run.predict(rows.to_dicts()), expected)
+    np.testing.assert_array_equal(run.predict(rows.to_dicts()[0]), run.predict(rows.to_dicts()[:1]))
+    np.testing.assert_array_equal(run.predict(rows.to_dict(as_series=False)), expected)
 
 
 def test_shuffled_and_extra_columns_make_no_difference(run, clicks) -> None:

@@ -5,9 +5,11 @@ Results go to standard output, progress and talk to standard error.
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,13 +48,28 @@ def main() -> None:
     except CrossRankError as error:
         if "--debug" in sys.argv:
             raise
-        talk.print(f"error: {error.message}", style="red", markup=False, highlight=False, soft_wrap=True)
+        talk.print(f"error: {error.message}", style="red", highlight=False, soft_wrap=True)
         if error.hint:
-            say(f"hint: {error.hint}")
+            say(f"hint: {_as_options(error.hint)}")
         sys.exit(2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone; so do we
         sys.exit(1)
+
+
+def _as_options(hint: str) -> str:
+    """A hint with arguments of Python as options of the command that was typed, or of `prepare`, which has them all."""
+    command: Any = typer.main.get_command(app)
+    for word in sys.argv[1:]:
+        command = getattr(command, "commands", {}).get(word, command)
+    known = {name for parameter in command.params for name in parameter.opts}
+
+    def option(found: re.Match[str]) -> str:
+        name, value = f"--{found[1].replace('_', '-')}", ast.literal_eval(found[2])
+        written = f"{name} {value if value.isalpha() else repr(value) if value.isprintable() else f'${value!r}'}"
+        return written if name in known else f"crossrank prepare … {written}"
+
+    return re.sub(r"""\b(on_error|separator)=("[^"]*"|'[^']*')""", option, hint)
 
 
 def _version(show: bool) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
-from collections.abc import Sequence
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,7 +30,8 @@ data_commands = typer.Typer(
 bench_commands = typer.Typer(
     help="Measure the library on this machine.", no_args_is_help=True, epilog="Example: crossrank bench models"
 )
-out, talk = Console(), Console(stderr=True)
+# What is printed may hold a person's own words, such as a column called [/b] or :key:
+out, talk = Console(markup=False, emoji=False), Console(stderr=True, markup=False, emoji=False)
 
 
 def runs_from(incomplete: str) -> list[str]:
@@ -44,6 +48,9 @@ def models_from(incomplete: str) -> list[tuple[str, str]]:
 
 
 OnError = Literal["raise", "skip"]
+Separator = Annotated[str | None, typer.Option(help="What stands between two fields; guessed if left out.")]
+OnBadRow = Annotated[OnError, typer.Option("--on-error", help="What a bad row does: raise, or skip and count it.")]
+OnBadLine = Annotated[OnError, typer.Option("--on-error", help="What a line that cannot be read does: raise, or skip.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.", autocompletion=runs_from)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
 Overwrite = Annotated[bool, typer.Option(help="Replace what stands there, once the new one is complete.")]
@@ -54,7 +61,22 @@ SchemaFile = Annotated[Path | None, typer.Option("--schema", help="JSON; drafted
 
 def say(text: str) -> None:
     """Talk, on standard error."""
-    talk.print(text, markup=False, highlight=False, soft_wrap=True)
+    talk.print(text, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def interruptible(how: Callable[[], str]) -> Iterator[None]:
+    """Tell how to go on after Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; {how()}")
+        raise typer.Exit(130) from None
+
+
+def same_command(*more: str) -> str:
+    """What was typed, and more."""
+    return shlex.join(["crossrank", *sys.argv[1:], *(word for word in more if word not in sys.argv)])
 
 
 def table_of(*columns: str, title: str, text: Sequence[str] = ()) -> RichTable:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crossrank.cli.app import Json, app, models_from, out, say, table_of
+from crossrank.cli.app import Json, app, interruptible, models_from, out, same_command, say, table_of
 from crossrank.errors import ConfigError
 
 
@@ -69,13 +69,14 @@ def tune(
     rows = EncodedDataset.open(dataset)
     where = space if Path(space).suffix == ".toml" else default_space(space)
     sizes = {"trials": trials, "stages": stages, "rates": rates, "seeds": seeds}
-    found = search(rows, into, space=where, seed=seed, jobs=jobs, say=say, **sizes)
+    with interruptible(lambda: f"the same command goes on with it: {same_command()}"):
+        found = search(rows, into, space=where, seed=seed, jobs=jobs, say=say, **sizes)
     if as_json:
         print(json.dumps({"winner": found.winner, "summary": found.summary}))
         return
     criterion = CRITERIA[rows.schema.label.kind]
     board = leaderboard_table(found.leaderboard[:10], criterion=criterion)
-    out.print(board, markup=False, highlight=False, soft_wrap=True)
+    out.print(board, highlight=False, soft_wrap=True)
     spread = found.summary["test"][criterion]
     out.print(f"winner, test {criterion} over {seeds} seeds: {spread['mean']:.5f} ± {spread['deviation'] or 0:.5f}")
     say(f"search folder: {into}")

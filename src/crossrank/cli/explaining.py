@@ -159,10 +159,13 @@ def _row(run: Path, text: str, *, top: int) -> Found:
     from crossrank.evaluation.rows import explain_row
     from crossrank.runs import Run
 
+    example = 'Example: --row \'{"user": "u7"}\''
     try:
         row = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"--row must be a JSON object; {error}.", hint='Example: --row \'{"user": "u7"}\'') from None
+        raise ConfigError(f"--row must be a JSON object; {error}.", hint=example) from None
+    if not isinstance(row, dict):
+        raise ConfigError(f"--row must be a JSON object; got '{text}'.", hint=example)
     found = explain_row(Run.open(run), row)
     rows = [(one["feature"], f"{one['contribution']:+.4f}") for one in found.alone]
     rows += [(_name(one), f"{one['contribution']:+.4f}") for one in found.pairs]

@@ -20,18 +20,17 @@ def cost(
     """Count a model's parameters and multiply-adds per row."""
     from crossrank.config import load_toml, override
     from crossrank.data import EncodedDataset
-    from crossrank.models import parse_model_settings
     from crossrank.models.cost import cost_table, model_cost
     from crossrank.models.paper_settings import CRITEO
+    from crossrank.training import Config
 
     if paper:
-        out.print(CRITEO.table(), markup=False, highlight=False, soft_wrap=True)
+        out.print(CRITEO.table(), highlight=False, soft_wrap=True)
         return
-    values = override(load_toml(config) if config else {}, sets or [])
-    settings = parse_model_settings(values.get("model", {}))
+    settings = Config.parse(override(load_toml(config) if config else {}, sets or [])).model
     features = EncodedDataset.open(dataset).features if dataset else CRITEO.features
     table = cost_table({settings.name: model_cost(settings, features)})
-    out.print(table, markup=False, highlight=False, soft_wrap=True)
+    out.print(table, highlight=False, soft_wrap=True)
 
 
 @app.command(epilog="Example: crossrank models")
@@ -50,14 +49,11 @@ def config(
         str, typer.Argument(help="A model's name; see `crossrank models`.", autocompletion=models_from)
     ] = "dcn-v2",
 ) -> None:
-    """Print a config file with every setting of a model, its default and its meaning."""
+    """Print a config file with every setting of a model, its default, its meaning and its choices."""
     from crossrank.config import template
-    from crossrank.data.splits import SplitSettings
-    from crossrank.models import parse_model_settings
-    from crossrank.training import TrainingSettings
+    from crossrank.training import Config
 
-    parts = {"model": parse_model_settings({"name": model}), "training": TrainingSettings(), "split": SplitSettings()}
-    print(template(parts), end="")
+    print(template(Config.defaults({"name": model})), end="")
 
 
 @bench_commands.command("models", epilog="Example: crossrank bench models --batch 512 --threads 1")
@@ -71,4 +67,4 @@ def bench_models(
     from crossrank.experiments.bench import bench_table
 
     rows = measure(batch_size=batch, num_threads=threads, repeats=repeats)
-    out.print(bench_table(rows), markup=False, highlight=False, soft_wrap=True)
+    out.print(bench_table(rows), highlight=False, soft_wrap=True)

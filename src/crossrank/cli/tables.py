@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from crossrank.cli.app import Json, Overwrite, SchemaFile, data_commands, out, say, table_of
+from crossrank.cli.app import Json, OnBadLine, Overwrite, SchemaFile, Separator, data_commands, out, say, table_of
 
 NARROWEST = 10  # a narrower column of values says nothing
 
@@ -20,13 +20,16 @@ def data_describe(
     schema: SchemaFile = None,
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
     min_count: Annotated[int, typer.Option(help="Tell the share of values seen less often than this.")] = 10,
+    separator: Separator = None,
+    on_error: OnBadLine = "raise",
     as_json: Json = False,
 ) -> None:
     """Show what is in a table: values, missing and rare shares, what each column knows of the label, and warnings."""
     from crossrank.data.describe import describe
     from crossrank.schema import Schema
 
-    told = describe(source, schema=Schema.load(schema) if schema else None, label=label, min_count=min_count)
+    options: dict[str, Any] = {"separator": separator, "on_error": on_error}
+    told = describe(source, schema=Schema.load(schema) if schema else None, label=label, min_count=min_count, **options)
     if as_json:
         print(json.dumps(told.to_dict()))
         return

@@ -11,20 +11,28 @@ import typer
 from crossrank.cli.app import (
     ConfigFile,
     Json,
-    OnError,
+    OnBadLine,
+    OnBadRow,
     Overwrite,
     RunFolder,
     SchemaFile,
+    Separator,
     Sets,
     app,
+    interruptible,
     number,
     out,
+    same_command,
     say,
     table_of,
     talk,
 )
+from crossrank.errors import ConfigError
 
 Tracked = Literal["tensorboard", "mlflow"]
+STILL_IMPROVING = (
+    "ended while still improving on the validation rows; raise training.epochs or training.max_steps to go further"
+)
 
 
 @app.command(epilog="Example: crossrank demo --into runs/demo")
@@ -61,8 +69,8 @@ def prepare(
     schema: SchemaFile = None,
     source: Annotated[str | None, typer.Option(help="A known set: criteo, movielens-1m or avazu.")] = None,
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
-    separator: Annotated[str | None, typer.Option(help="What stands between two fields; guessed if left out.")] = None,
-    on_error: Annotated[OnError, typer.Option(help="What a bad row does: raise, or skip and count it.")] = "raise",
+    separator: Separator = None,
+    on_error: OnBadRow = "raise",
     sets: Sets = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -71,13 +79,15 @@ def prepare(
     Splits are set with --set split.method=random|time|time-then-random|group, split.column=NAME and
     split.fractions=[0.8,0.1,0.1].
     """
-    from crossrank.config import override, parse
+    from crossrank.config import check_keys, override, parse
     from crossrank.data.prepare import prepare as prepare_dataset
-    from crossrank.data.splits import SplitSettings
+    from crossrank.data.splits import SPLITS, SplitSettings
     from crossrank.data.table import open_table
 
     values = override({}, sets or [])
+    check_keys(values, {"split": SplitSettings()})
     if source:
+        _refuse(f"--source {source}, which says so itself", schema=schema, label=label, separator=separator)
         from crossrank.data.sources import open_source
 
         table, meaning, split = open_source(source, sources, on_error=on_error)
@@ -87,9 +97,11 @@ def prepare(
     if "split" in values:
         split = parse(SplitSettings, values["split"], path="split")
     dataset = prepare_dataset(table, meaning, into, split=split, on_error=on_error, overwrite=overwrite)
-    rows = {name: split["rows"] for name, split in dataset.manifest["splits"].items()}
-    for reason, count in table.skipped.items():
-        say(f"left out {count:,} rows: {reason}")
+    rows = dataset.num_rows
+    _say_skipped(table)
+    for name, share in zip(SPLITS, split.fractions, strict=False):
+        if share and name not in rows:
+            say(f"warning: {sum(rows.values()):,} rows are so few that none is a {name} row")
     say(f"dataset: {into} ({', '.join(f'{name} {count:,}' for name, count in rows.items())} rows)")
 
 
@@ -115,31 +127,32 @@ def train(
     from crossrank.training import train as train_run
     from crossrank.training.profile import StepClock
 
-    settings = Config.parse(override(load_toml(config) if config else {}, sets or []))
+    settings = override(load_toml(config) if config else {}, sets or [])
+    Config.parse(settings)  # before anything is read
     meaning = None
-    if not (data / "manifest.json").is_file():
+    if (data / "manifest.json").is_file():
+        _refuse("a prepared dataset, which has its schema", schema=schema, label=label)
+    else:
         from crossrank.data.table import open_table
 
         meaning = _schema(open_table(data), schema, label)
+    options: dict[str, Any] = {"config": settings, "schema": meaning, "overwrite": overwrite, "track": track}
     if seeds > 1:
-        summary = train_seeds(
-            data, into=into, seeds=seeds, config=settings, schema=meaning, overwrite=overwrite, track=track
-        )
+        _refuse(f"--seeds {seeds}, which trains the seeds 0 to {seeds - 1}", seed=seed or None, profile=profile or None)
+        with interruptible(lambda: f"the same command goes on with it: {same_command()}"):
+            summary = train_seeds(data, into=into, seeds=seeds, **options)
         _show_spread(summary, as_json)
+        if summary["still_improving"]:
+            say(f"note: {summary['still_improving']} of {seeds} seeds {STILL_IMPROVING}")
     else:
         clock = StepClock() if profile else None
-        options: dict[str, Any] = {
-            "schema": meaning,
-            "seed": seed,
-            "resume": resume,
-            "overwrite": overwrite,
-            "clock": clock,
-            "track": track,
-        }
-        run = train_run(data, into=into, config=settings, **options)
+        with interruptible(lambda: _how_to_resume(into)):
+            run = train_run(data, into=into, seed=seed, resume=resume, clock=clock, **options)
         if clock:
             _show_profile(clock.rows())
         _show_metrics(run.report["test"], as_json)
+        if run.report["training"]["still_improving"]:
+            say(f"note: the training {STILL_IMPROVING}")
         _report(into)
     say(f"run folder: {into}")
 
@@ -150,15 +163,36 @@ def evaluate(
     data: Annotated[
         Path | None, typer.Argument(help="A dataset or a table; left out, the stored test metrics.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Which rows of a dataset: train, valid or test.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="Which rows of a dataset: train, valid or test; left out, test.")
+    ] = None,
+    separator: Separator = None,
+    on_error: OnBadLine = "raise",
     as_json: Json = False,
 ) -> None:
     """Measure a trained model."""
+    from crossrank.data.table import open_table
     from crossrank.evaluation.evaluate import evaluate_with_intervals as measure
     from crossrank.runs import Run
 
     opened = Run.open(run)
-    _show_metrics(_stored(opened, split) if data is None else measure(opened, data, split=split), as_json)
+    if data is None:
+        _show_metrics(_stored(opened, split or "test"), as_json)
+        return
+    if (data / "manifest.json").is_file():
+        _show_metrics(measure(opened, data, split=split or "test"), as_json)
+        return
+    _refuse("a table, of which all rows are measured", split=split)
+    table = open_table(data, separator=separator, on_error=on_error)
+    metrics = measure(opened, table)
+    _say_skipped(table)
+    _show_metrics(metrics, as_json)
+    rows = opened.info.get("rows", {})
+    if metrics["rows"] == sum(rows.values()):
+        say(
+            f"note: if this is the table that {run} was trained on, it learned {rows['train']:,} of these "
+            f"{metrics['rows']:,} rows; its test rows alone: crossrank evaluate {run}"
+        )
 
 
 @app.command(epilog="Example: crossrank predict runs/first today.parquet --into scored.parquet")
@@ -166,15 +200,42 @@ def predict(
     run: RunFolder,
     table: Annotated[Path, typer.Argument(help="Raw rows (csv, tsv, parquet); the label is not needed.")],
     into: Annotated[Path, typer.Option(help="The table to write: csv, tsv or parquet, by its suffix.")],
-    column: Annotated[str, typer.Option(help="The name of the new column.")] = "probability",
+    column: Annotated[
+        str | None, typer.Option(help="The new column's name; left out, probability, or prediction of a number.")
+    ] = None,
+    separator: Separator = None,
+    on_error: OnBadLine = "raise",
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a table again with the model's probability for each row."""
+    """Write a table again with the model's answer for each row."""
+    from crossrank.data.table import open_table
     from crossrank.runs import Run
     from crossrank.serving.tables import predict_table
 
-    rows = predict_table(Run.open(run), table, into, column=column, overwrite=overwrite)
-    say(f"{rows:,} rows: {into}")
+    opened, rows = Run.open(run), open_table(table, separator=separator, on_error=on_error)
+    count = predict_table(opened, rows, into, column=column, overwrite=overwrite)
+    _say_skipped(rows)
+    say(f"{count:,} rows: {into}")
+
+
+def _refuse(where: str, **given: Any) -> None:
+    """Refuse options that would be ignored."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"--{name} does not go with {where}; got '{value}'.", hint=f"Leave --{name} out.")
+
+
+def _say_skipped(table: Any) -> None:
+    for reason, count in table.skipped.items():
+        say(f"left out {count:,} rows: {reason}")
+
+
+def _how_to_resume(into: Path) -> str:
+    from crossrank.training.plan import is_interrupted
+
+    if not is_interrupted(into):
+        return "there was no evaluation yet to go on from, so nothing is kept"
+    return f"go on from the last evaluation with: {same_command('--resume')}"
 
 
 def _schema(table: Any, schema: Path | None, label: str | None) -> Any:
@@ -199,6 +260,12 @@ def _schema(table: Any, schema: Path | None, label: str | None) -> Any:
 
 def _stored(run: Any, split: str) -> dict[str, Any]:
     """The metrics that training measured, with their intervals where it kept them."""
+    from crossrank.errors import RunError, listing
+
+    kept = [name for name in ("valid", "test") if name in run.report]
+    if split not in kept:
+        hint = "Give the dataset it was trained on."
+        raise RunError(f"A run keeps the metrics of {listing(kept)}; got '{split}'.", hint=hint)
     known = run.curves.get("intervals") if run.curves.get("split") == split else None
     return {**run.report[split], **({"intervals": known} if known else {})}
 

@@ -231,10 +231,11 @@ class EncodedDataset:
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(
-            f"{path} must be an encoded dataset; it has no manifest.json.", hint="Make one with: crossrank prepare"
-        ) from None
+    except (FileNotFoundError, NotADirectoryError):
+        got = "a file" if path.is_file() else "a folder without manifest.json" if path.is_dir() else "no such folder"
+        table = path if path.is_file() else "TABLE"
+        hint = f"Make one with: crossrank prepare {table} --into data/{path.stem}"
+        raise DataError(f"{path} must be an encoded dataset; got {got}.", hint=hint) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}/manifest.json must be JSON; {error}.", hint="Prepare the dataset again.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

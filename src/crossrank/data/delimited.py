@@ -28,7 +28,7 @@ BOM = b"\xef\xbb\xbf"
 MISREAD = (BOM, b"x\x01", b"x^", b"x\x9c", b"x\xda")  # polars would drop the first and decompress the others
 HEADER_LINES = 1 << 10  # a name in quotes may have line ends
 EVERY_LINE = 1 << 62
-SKIP_HINT = 'Mend or remove it, or leave such lines out with --on-error skip (in Python on_error="skip").'
+SKIP_HINT = 'Mend or remove it, or leave such lines out with on_error="skip".'
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstandard begin
 COUNTED_BYTES = 1 << 20
 CACHED_LINES = 2048  # whose fields are cut at once: more would leave the processor's caches on the way
@@ -73,13 +73,13 @@ class DelimitedFile:
                 raise DataError(
                     f"The fields of {self.name} must be cut at {self.separator!r}; its first line seems to be cut at "
                     f"{likely!r}.",
-                    hint=f"Give separator={likely!r}.",
+                    hint=f"Say so with separator={likely!r}.",
                 )
             self.columns = tuple(first.fields if header is None else header)
             if header is None:
                 buffer.take(first.end)
             self._head_bytes = buffer.taken
-        hint = "" if header else "If the file has no header line, give the names with header=[...]."
+        hint = "" if header else "If the file has no header line, write one first, or in Python give header=[...]."
         check_names(self.columns, self.name, hint=hint)
 
     def _first_line(self, buffer: LineBuffer) -> str:

@@ -12,6 +12,7 @@ import polars as pl
 
 from crossrank.data.batches import ahead
 from crossrank.data.delimited import DelimitedFile, OnError, Piece, check_names
+from crossrank.data.foreign import check_format
 from crossrank.data.lines import unreadable
 from crossrank.data.parquet import ParquetFile
 from crossrank.data.words import Words, texts_of_words
@@ -191,6 +192,8 @@ def open_table(
 
 def _open_files(paths: Sequence[Path], separator: str | None, header: Sequence[str] | None, on_error: OnError) -> Table:
     files = [file for path in paths for file in (_in_folder(path) if path.is_dir() else [path])]
+    for file in files:
+        check_format(file)
     parquet = [_is_parquet(file) for file in files]
     if len(set(parquet)) > 1:
         names = listing((files[parquet.index(True)].name, files[parquet.index(False)].name))

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from crossrank.config import differences
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, MissingExtraError, RunError
 from crossrank.evaluation import evaluate
@@ -160,9 +161,8 @@ def _claim(into: Path, plan: dict[str, Any]) -> None:
     (into / "trials").mkdir(parents=True, exist_ok=True)
     file = into / "plan.json"
     if file.is_file() and (saved := {"rates": 1, **read_json(file)}) != plan:  # older searches had one rate
-        changed = ", ".join(key for key in plan if saved.get(key) != plan[key])
         raise RunError(
-            f"{into} must hold this search or none; it holds one with another {changed}.",
+            f"{into} must hold this search or none; it holds another: {differences(saved, plan)}.",
             hint="Give the same arguments to go on with it, or choose another folder.",
         )
     write_json(file, plan)

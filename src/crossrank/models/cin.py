@@ -11,6 +11,7 @@ from crossrank.models.base import Model
 from crossrank.models.fields import FieldStack
 from crossrank.models.settings import ModelSettings
 from crossrank.nn import CompressedInteractionNetwork, OutputLayer
+from crossrank.nn.activations import ActivationName
 from crossrank.schema import InputLayout
 
 
@@ -18,7 +19,7 @@ from crossrank.schema import InputLayout
 class CompressedInteractionSettings:
     sizes: tuple[int, ...] = setting((100, 100), "feature maps of each layer")
     split_half: bool = setting(False, "send half of each layer's maps to the next layer, the rest to the output")
-    activation: str = setting("identity", "activation of the feature maps")
+    activation: ActivationName = setting("identity", "activation of the feature maps")
 
     def network(self, num_fields: int) -> CompressedInteractionNetwork:
         return CompressedInteractionNetwork(

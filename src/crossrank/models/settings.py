@@ -9,6 +9,7 @@ from typing import Any, Literal
 from crossrank.config import setting
 from crossrank.errors import ConfigError
 from crossrank.nn import CrossNetwork, DeepNetwork
+from crossrank.nn.activations import ActivationName
 from crossrank.schema import Feature, InputLayout
 
 
@@ -39,7 +40,9 @@ class CrossSettings:
     )
     num_experts: int = setting(4, "experts of a mixture layer")
     gate: Literal["softmax", "sigmoid", "constant"] = setting("softmax", "how a mixture layer weighs its experts")
-    activation: str | None = setting(None, "activation around the middle matrix of each expert (Eq. 4); left out, none")
+    activation: ActivationName | None = setting(
+        None, "activation around the middle matrix of each expert (Eq. 4); left out, none"
+    )
     bias: bool = setting(True, "bias inside each cross layer")
     residual: bool = setting(True, "add each cross layer's input to its output")
     num_networks: int = setting(1, "cross networks side by side, their outputs concatenated")
@@ -67,7 +70,7 @@ class CrossSettings:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeepSettings:
     sizes: tuple[int, ...] = setting((256, 256), "sizes of the deep network's layers")
-    activation: str = setting("relu", "activation after each deep layer")
+    activation: ActivationName = setting("relu", "activation after each deep layer")
     dropout: float = setting(0.0, "share of each deep layer's outputs set to zero in training")
 
     def __post_init__(self) -> None:

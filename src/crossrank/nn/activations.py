@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,9 @@ from torch import Tensor
 from crossrank.errors import ConfigError, did_you_mean, listing
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
+ActivationName: TypeAlias = Literal[
+    "identity", "relu", "leaky_relu", "elu", "gelu", "silu", "softplus", "sigmoid", "tanh", "hard_tanh"
+]
 
 
 def identity(x: Tensor) -> Tensor:

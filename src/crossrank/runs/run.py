@@ -3,7 +3,7 @@
 ::
 
     runs/first/
-      run.json            format version, library version, command, seed, status, fingerprints, checksums
+      run.json            format version, library version, command, seed, rows, fingerprints, checksums
       config.json         every setting after defaults
       schema.json         what each column means
       encoder/            turns a raw row into ids and numbers exactly as training did
@@ -77,9 +77,7 @@ class Run:
         """
         path = Path(path)
         if not (path / "run.json").is_file():
-            unfinished = path.with_name(path.name + ".partial").is_dir()
-            hint = "Its training did not finish: train again with --resume." if unfinished else "Check the path."
-            raise RunError(f"{path} must be a run folder; it has no run.json.", hint=hint)
+            raise RunError(f"{path} must be a run folder; it has no run.json.", hint=_instead(path))
         info = read_json(path / "run.json")
         if info.get("format_version") != FORMAT_VERSION:
             raise RunError(
@@ -157,7 +155,9 @@ class Run:
         return [json.loads(line) for line in text.splitlines()]
 
     def encode(self, source: Any, **table_options: Any) -> Iterator[Features]:
-        """Raw rows as batches of features: a list of dictionaries, a data frame, or a path to tables."""
+        """Raw rows as batches of features: one dictionary or a list of them, a data frame, or a path to tables."""
+        if isinstance(source, dict) and not all(_is_column(value) for value in source.values()):
+            source = [source]
         if isinstance(source, list) and all(isinstance(row, dict) for row in source):
             for start in range(0, len(source), SCORING_ROWS):
                 yield self.encoder.encode_rows(source[start : start + SCORING_ROWS]).features()
@@ -181,6 +181,20 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, model={self.config['model']['name']!r})"
+
+
+def _is_column(value: Any) -> bool:
+    """Whether a value stands for many rows, as in a mapping from names to columns."""
+    return hasattr(value, "__len__") and not isinstance(value, str | bytes)
+
+
+def _instead(path: Path) -> str:
+    """What to do where a folder is no run."""
+    if (path / "seed-0" / "run.json").is_file():
+        return f"It has a run for each seed; name one of them: {path / 'seed-0'}"
+    if path.with_name(path.name + ".partial").is_dir():
+        return "Its training did not finish: train again with --resume."
+    return "Check the path." if not path.is_dir() else "Runs are made by: crossrank train"
 
 
 def write_run(

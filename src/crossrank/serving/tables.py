@@ -18,7 +18,7 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
 def predict_table(
-    run: Run, source: Any, into: Path, *, column: str = "probability", overwrite: bool = False, **table_options: Any
+    run: Run, source: Any, into: Path, *, column: str | None = None, overwrite: bool = False, **table_options: Any
 ) -> int:
     """Write a table again with one more column, the run's answer for each row.
 
@@ -26,7 +26,7 @@ def predict_table(
         run: the trained model.
         source: a path or a data frame; the label is not needed.
         into: a csv, tsv or parquet file, by its suffix; it appears once it is complete.
-        column: the name of the new column.
+        column: the name of the new column; left out, "probability", or "prediction" where the label is a number.
         overwrite: replace the file if it exists.
 
     Returns:
@@ -40,6 +40,7 @@ def predict_table(
     if into.exists() and not overwrite:
         raise DataError(f"{into} must not exist yet; it does.", hint="Choose another name, or pass --overwrite.")
     table = open_table(source, **table_options)
+    column = column or ("probability" if run.schema.label.kind == "binary" else "prediction")
     if column in table.columns:
         raise DataError(f"The table already has a column '{column}'.", hint="Name the new one with --column.")
     with writing(into, DataError):
@@ -62,9 +63,15 @@ def _write(frames: Iterator[pl.DataFrame], folder: Path, into: Path) -> int:
     with text.open("wb") as file:
         for number, frame in enumerate(frames):
             rows += frame.height
+            nested = [name for name, dtype in frame.schema.items() if dtype.is_nested() or dtype == pl.Binary]
             if into.suffix == ".parquet":
                 parts.append(folder / f"{number}.parquet")
                 frame.write_parquet(parts[-1])
+            elif nested:
+                raise DataError(
+                    f"A cell of a {into.suffix[1:]} file holds one value; got lists in {listing(nested)}.",
+                    hint=f"Write parquet: --into {into.with_suffix('.parquet')}",
+                )
             else:
                 frame.write_csv(file, separator=SEPARATORS[into.suffix], include_header=number == 0)
     if parts:

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from crossrank.config import parse, setting, to_dict
+from crossrank.config import check_keys, parse, setting, to_dict
 from crossrank.data.splits import SplitSettings
-from crossrank.errors import ConfigError, did_you_mean, listing
+from crossrank.errors import ConfigError
 from crossrank.models import Model, ModelSettings, parse_model_settings
 from crossrank.models.settings import check_share
 from crossrank.training.loss import LossName
@@ -116,12 +116,10 @@ class Config:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Config:
-        known = ("model", "training", "split")
+        named = values.get("model", {})
+        name = {"name": named["name"]} if isinstance(named, Mapping) and "name" in named else {}
+        check_keys(values, cls.defaults(name))
         for key, part in values.items():
-            if key not in known:
-                raise ConfigError(
-                    f"'{key}' is not a part of a config; parts are {listing(known)}.", hint=did_you_mean(key, known)
-                )
             if not isinstance(part, Mapping):
                 raise ConfigError(f"'{key}' must be a table of settings; got {part!r}.")
         return cls(
@@ -129,6 +127,11 @@ class Config:
             training=parse(TrainingSettings, values.get("training", {}), path="training"),
             split=parse(SplitSettings, values.get("split", {}), path="split"),
         )
+
+    @staticmethod
+    def defaults(model: Mapping[str, Any]) -> dict[str, Any]:
+        """The parts of a config, each with its defaults."""
+        return {"model": parse_model_settings(model), "training": TrainingSettings(), "split": SplitSettings()}
 
     def to_dict(self) -> dict[str, Any]:
         return to_dict(self)

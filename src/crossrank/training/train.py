@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import shutil
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 import crossrank
-from crossrank.data import EncodedDataset
+from crossrank.data import SPLITS, EncodedDataset
 from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation.evaluate import measure_split, score_split
 from crossrank.evaluation.findings import write_findings
@@ -33,6 +34,7 @@ from crossrank.training.checkpoint import has_checkpoint
 from crossrank.training.device import choose_device
 from crossrank.training.engines import joint_engine, make_engine
 from crossrank.training.memory import keep_freed_memory
+from crossrank.training.plan import as_made, changes, check_splits, is_interrupted, partial_of, plan_in
 from crossrank.training.profile import StepClock
 from crossrank.training.settings import Config
 from crossrank.training.trackers import Tracker, find_tracker
@@ -81,17 +83,17 @@ def train(
         run = cr.train("clicks.csv", into="runs/first", config={"model": {"name": "dcn-v2"}})
         run.report["test"]["auc"]
     """
-    into = Path(into)
+    into, given = Path(into), config
     config = config if isinstance(config, Config) else Config.parse(config or {})
     tracker = find_tracker(track)
     keep_freed_memory()
     partial = _claim(into, resume=resume, overwrite=overwrite)
     try:
         with writing(into, RunError):
-            dataset = _dataset(data, schema, config, partial, progress=progress)
+            dataset = _dataset(data, schema, config, partial / "dataset", progress=progress)
             _train(
                 dataset,
-                config,
+                as_made(given, dataset),
                 seed,
                 partial,
                 resume=resume,
@@ -113,13 +115,8 @@ def train_or_resume(data: Any, *, into: Path, **options: Any) -> Run:
     """A run as it stands, or resumed where its training was interrupted, or trained; takes what :func:`train` takes."""
     if (into / "run.json").is_file():
         return Run.open(into)
-    resume = _is_interrupted(into)
+    resume = is_interrupted(into)
     return train(data, into=into, resume=resume, overwrite=not resume, **options)
-
-
-def _is_interrupted(into: Path) -> bool:
-    partial = _partial(into)
-    return has_checkpoint(partial) and (partial / "plan.json").is_file()  # without its plan, it died while finishing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,33 +144,54 @@ def train_seeds(
     was interrupted is resumed, so the same call goes on where it stopped. On a GPU, small models on an encoded dataset
     are trained together, as one program.
     """
-    into = Path(into)
+    into, given = Path(into), config
     if (into / "run.json").is_file():
         raise RunError(
             f"{into} must be free for a folder of {seeds} runs; it is a single run.", hint="Choose another name."
         )
     config = config if isinstance(config, Config) else Config.parse(config or {})
-    runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
-    missing = [run for run in runs if overwrite or not (run.into / "run.json").is_file()]
-    joint = {key: options[key] for key in ("test", "progress") if key in options}
-    alone = any(value for key, value in options.items() if key not in (*joint, "schema"))
-    begun = not overwrite and any(_is_interrupted(run.into) for run in missing)
-    ended = None if alone or begun else train_together(data, missing, overwrite=True, **joint)
-    for run in missing if ended is None else ():
-        if overwrite:
-            train(data, into=run.into, seed=run.seed, config=config, overwrite=True, **options)
-        else:
-            train_or_resume(data, into=run.into, seed=run.seed, config=config, **options)
-    for one in ended or ():
-        if isinstance(one, Exception):
-            raise one
+    schema, progress, own = options.pop("schema", None), options.get("progress"), into / "dataset.partial"
+    try:
+        with writing(into, RunError):
+            dataset = _dataset(data, schema, config, own, progress=progress)
+        config = as_made(given, dataset)
+        runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
+        _train_missing(dataset, runs, overwrite=overwrite, **options)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it is not empty, or not there
+            into.rmdir()
     reports = [Run.open(run.into).report for run in runs]
     summary: dict[str, Any] = {"seeds": seeds}
     for split in (name for name in ("valid", "test") if name in reports[0]):
         measured = {key for key, value in reports[0][split].items() if isinstance(value, float)}
         summary[split] = {key: _spread([report[split][key] for report in reports]) for key in sorted(measured)}
+    summary["still_improving"] = sum(report["training"].get("still_improving", False) for report in reports)
     write_json(into / "seeds.json", summary)
     return summary
+
+
+def _train_missing(dataset: EncodedDataset, runs: Sequence[Planned], *, overwrite: bool, **options: Any) -> None:
+    """Train those of some runs that are not there yet, after a look at whether those that are belong to them."""
+    for run in runs if not overwrite else ():
+        if changed := changes(plan_in(run.into), run.config, dataset, seed=run.seed):
+            raise RunError(
+                f"The seeds of a folder must have one config and the same data; in {run.into} {changed}.",
+                hint="Give the same ones, choose another folder, or pass --overwrite to train all anew.",
+            )
+    missing = [run for run in runs if overwrite or not (run.into / "run.json").is_file()]
+    joint = {key: options[key] for key in ("test", "progress") if key in options}
+    alone = any(value for key, value in options.items() if key not in joint)
+    begun = not overwrite and any(is_interrupted(run.into) for run in missing)
+    ended = None if alone or begun else train_together(dataset, missing, overwrite=True, **joint)
+    for run in missing if ended is None else ():
+        if overwrite:
+            train(dataset, into=run.into, seed=run.seed, config=run.config, overwrite=True, **options)
+        else:
+            train_or_resume(dataset, into=run.into, seed=run.seed, config=run.config, **options)
+    for one in ended or ():
+        if isinstance(one, Exception):
+            raise one
 
 
 def train_together(
@@ -189,6 +207,7 @@ def train_together(
     if len(runs) < 2 or not _may_share(data, [run.config for run in runs]):
         return None
     dataset, seeds = _dataset(data, None, runs[0].config, Path(), progress=progress), [run.seed for run in runs]
+    runs = [dataclasses.replace(run, config=as_made(run.config, dataset)) for run in runs]
     with torch.random.fork_rng(devices=[]):
         models = [_seeded_model(run.config, dataset, run.seed) for run in runs]
     engine = joint_engine(models, dataset, [run.config.training for run in runs], seeds=seeds)
@@ -238,13 +257,9 @@ def _spread(values: list[float]) -> dict[str, Any]:
     return {"mean": statistics.fmean(values), "deviation": deviation, "values": values}
 
 
-def _partial(into: Path) -> Path:
-    return into.with_name(into.name + ".partial")
-
-
 def _claim(into: Path, *, resume: bool, overwrite: bool) -> Path:
     """The folder to work in, or an error where that would lose somebody's work."""
-    partial = _partial(into)
+    partial = partial_of(into)
     if into.exists() and not overwrite:
         hint = "Choose another name, or pass --overwrite to replace it."
         raise RunError(f"The run folder {into} must not exist yet; it does.", hint=hint)
@@ -267,9 +282,7 @@ def _is_encoded(data: Any) -> bool:
     return isinstance(data, EncodedDataset) or (is_path and (Path(data) / "manifest.json").is_file())
 
 
-def _dataset(
-    data: Any, schema: Schema | None, config: Config, partial: Path, *, progress: bool | None
-) -> EncodedDataset:
+def _dataset(data: Any, schema: Schema | None, config: Config, into: Path, *, progress: bool | None) -> EncodedDataset:
     """The encoded dataset that was meant: as given, opened, or made from a raw table for this training only."""
     if _is_encoded(data):
         return data if isinstance(data, EncodedDataset) else EncodedDataset.open(Path(data))
@@ -279,7 +292,7 @@ def _dataset(
     table = open_table(data)
     schema = schema or Schema.infer(table.head())
     shown = progress is not False
-    return prepare(table, schema, partial / "dataset", split=config.split, overwrite=True, progress=shown)
+    return prepare(table, schema, into, split=config.split, overwrite=True, progress=shown)
 
 
 def _train(
@@ -297,10 +310,10 @@ def _train(
 ) -> None:
     """Train and write the run into the folder."""
     facts = _facts(seed, dataset)
-    if resume and (saved := read_json(folder / "plan.json")) != {"config": config.to_dict(), **facts}:
-        changed = [key for key in saved if saved[key] != {"config": config.to_dict(), **facts}[key]]
+    check_splits(dataset, _measured(test))
+    if resume and (changed := changes(read_json(folder / "plan.json"), config, dataset, seed=seed)):
         raise ConfigError(
-            f"A resumed training must have the config, seed and data it began with; {', '.join(changed)} differ.",
+            f"A resumed training must have the config, seed and data it began with; {changed}.",
             hint="Give the same ones, or train anew with --overwrite.",
         )
     write_json(folder / "plan.json", {"config": config.to_dict(), **facts})
@@ -328,11 +341,15 @@ def _train(
             tracker.finish(report)
 
 
+def _measured(test: bool) -> tuple[str, ...]:
+    return SPLITS if test else SPLITS[:2]
+
+
 def _finish(
     trainer: Trainer, dataset: EncodedDataset, config: Config, facts: dict[str, Any], folder: Path, *, test: bool
 ) -> dict[str, Any]:
     """Measure the trained model and write every file of the run into the folder; returns its report."""
-    model, names = trainer.model, ("valid", "test") if test else ("valid",)
+    model, names = trainer.model, _measured(test)[1:]
     logits = {name: score_split(model, trainer.member.placed(dataset.split(name))) for name in names}
     report = _report(trainer, dataset, logits)
     trainer.member.close()
@@ -345,6 +362,7 @@ def _finish(
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
         "machine": describe_machine(),
+        "rows": dataset.num_rows,
         **facts,
     }
     for leftover in ("plan.json", "checkpoint.partial"):
@@ -360,12 +378,14 @@ def _remove(path: Path) -> None:
 
 def _report(trainer: Trainer, dataset: EncodedDataset, logits: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     position, kind = trainer.position, trainer.label_kind
+    cut_short = position.step == trainer.total_steps > (trainer.settings.eval_every or trainer.batches_per_epoch)
     report: dict[str, Any] = {
         name: measure_split(logits[name], dataset.split(name), label_kind=kind) for name in logits
     }
     report["training"] = {
         "steps": position.step,
         "best_step": position.best_step,
+        "still_improving": cut_short and position.best_step == position.step,
         "epochs": position.step / trainer.batches_per_epoch,
         "seconds": position.seconds,
         "rows_per_second": position.rows / max(position.seconds, 1e-9),

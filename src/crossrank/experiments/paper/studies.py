@@ -18,6 +18,7 @@ from crossrank.models.cost import model_cost
 from crossrank.runs.run import read_json
 from crossrank.training import Config, train_seeds
 from crossrank.training.device import choose_device
+from crossrank.training.plan import changes, plan_in
 
 METRICS = ("logloss", "auc")
 MEASURED = "measured.json"
@@ -84,7 +85,7 @@ def measured(task: Task) -> dict[str, Any]:
     if (kept := _kept(task)) is not None:
         return kept
     dataset, config = EncodedDataset.open(task.dataset), Config.parse(task.setting.config)
-    stale = not is_of(task.folder / "seed-0", config, dataset)
+    stale = bool(changes(plan_in(task.folder / "seed-0"), config, dataset, seed=0))
     started = time.perf_counter()
     summary = train_seeds(dataset, into=task.folder, seeds=task.seeds, config=config, overwrite=stale, progress=False)
     cost = model_cost(config.model, dataset.features)
@@ -111,14 +112,6 @@ def _kept(task: Task) -> dict[str, Any] | None:
     # Both parsed, since one may have been written before there were as many settings.
     same_config = Config.parse(of["config"]) == Config.parse(task.setting.config)
     return dict(content["found"]) if same_rows and same_config and of["seeds"] == task.seeds else None
-
-
-def is_of(run: Path, config: Config, dataset: EncodedDataset) -> bool:
-    """Whether a run, if there is one, is of this setting and these rows."""
-    if not (run / "run.json").is_file():
-        return True
-    facts = read_json(run / "run.json")["data_fingerprint"], read_json(run / "config.json")
-    return facts == (dataset.fingerprint, config.to_dict())
 
 
 def cells(found: Mapping[str, Any], paper: Mapping[str, float]) -> list[str]:

@@ -1,0 +1,78 @@
+"""What a training was asked for, and whether that is what stands in a folder or can be had of a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crossrank.config import differences, parse, to_dict
+from crossrank.data import EncodedDataset, SplitSettings
+from crossrank.errors import ConfigError, DataError, listing
+from crossrank.runs.run import read_json
+from crossrank.training.checkpoint import has_checkpoint
+from crossrank.training.settings import Config
+
+
+def partial_of(into: Path) -> Path:
+    """What a run folder is called until it is complete."""
+    return into.with_name(into.name + ".partial")
+
+
+def is_interrupted(into: Path) -> bool:
+    """Whether the training of a run folder can be resumed."""
+    partial = partial_of(into)
+    return has_checkpoint(partial) and (partial / "plan.json").is_file()  # without its plan, it died while finishing
+
+
+def plan_in(into: Path) -> dict[str, Any] | None:
+    """What the run in a folder was asked for, be it finished or interrupted; None where there is no run."""
+    if (into / "run.json").is_file():
+        return {**read_json(into / "run.json"), "config": read_json(into / "config.json")}
+    return dict(read_json(partial_of(into) / "plan.json")) if is_interrupted(into) else None
+
+
+def changes(saved: Mapping[str, Any] | None, config: Config, dataset: EncodedDataset, *, seed: int) -> str:
+    """How a plan, if there is one, differs from what is asked for now, for a message; "" where it does not."""
+    if saved is None:
+        return ""
+    before = Config.parse(saved["config"])  # which may have been written when there were fewer settings
+    plans = [
+        {**one.to_dict(), "split": {}, "seed": number}  # the split is part of the data
+        for one, number in ((before, saved["seed"]), (config, seed))
+    ]
+    data = "" if saved["data_fingerprint"] == dataset.fingerprint else "the data were others"
+    return " and ".join(filter(None, (differences(*plans), data)))
+
+
+def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) -> Config:
+    """The config with the split that the dataset was made with; one that asks for another cannot be had any more."""
+    default = to_dict(SplitSettings())
+    made = default | dataset.manifest.get("split", {})
+    if isinstance(config, Config):
+        asked = to_dict(config.split)
+        written = [key for key in asked if asked[key] != default[key]]
+    else:
+        written = list((config or {}).get("split", {}))
+        config = Config.parse(config or {})
+        asked = to_dict(config.split)
+    wrong = [key for key in written if asked[key] != made[key]]
+    if wrong:
+        had, got = (", ".join(f"split.{key}={values[key]!r}" for key in wrong) for values in (made, asked))
+        raise ConfigError(
+            f"The rows of {dataset.path} were divided when it was prepared, by {had}; got {got}.",
+            hint="Leave the split out, or prepare the table anew with it.",
+        )
+    return dataclasses.replace(config, split=parse(SplitSettings, made, path="split"))
+
+
+def check_splits(dataset: EncodedDataset, names: Sequence[str]) -> None:
+    """Refuse a dataset that lacks rows of some of its splits, before a model is trained in vain."""
+    rows = dataset.num_rows
+    if any(name not in rows for name in names):
+        got = ", ".join(f"{name} {rows.get(name, 0):,}" for name in names)
+        raise DataError(
+            f"A table must have rows for {listing(names)}; got {sum(rows.values()):,} rows in all ({got}).",
+            hint="Give more rows, or other shares in split.fractions.",
+        )
