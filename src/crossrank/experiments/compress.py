@@ -25,7 +25,7 @@ from torch import Tensor
 
 import crossrank
 from crossrank.data import Batch, EncodedDataset, Split
-from crossrank.errors import ConfigError, RunError, listing
+from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation.crosses import sample, trace
 from crossrank.evaluation.evaluate import SCORING_ROWS, evaluate_split
 from crossrank.evaluation.findings import write_findings
@@ -124,9 +124,10 @@ def _check(run: Run, rank: int | str, dataset: EncodedDataset | None) -> None:
     layers = [layer for _, _, layer in run.model.cross_layers()]
     chosen = run.config["model"].get("cross", {}).get("layer")  # what a narrower model is built from
     if chosen != "full" or not all(type(layer) is CrossLayer for layer in layers):
+        kinds = ", ".join(sorted(set(map(label_of, layers)))) or "no"
         raise ConfigError(
-            f"Only the full-rank cross layers that model.cross builds can be compressed; {run.path} has "
-            f"{listing(sorted(set(map(label_of, layers))))}.",
+            f"Only full-rank cross layers that model.cross describes can be compressed; got {kinds} cross layers "
+            f"in {run.path}.",
             hint="Train dcn-v2 or cross-net with model.cross.layer=full.",
         )
     largest = _largest_rank(run.model)

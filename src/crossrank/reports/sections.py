@@ -151,14 +151,21 @@ def stable_pairs(runs: Sequence[Run]) -> Markup:
 
 def costs(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     """Parameters and multiply-adds of each part of each model."""
-    rows = []
+    rows, problems = [], []
     for run in runs:
-        cost = model_cost(parse_model_settings(run.config["model"]), run.encoder.features)
+        try:
+            cost = model_cost(parse_model_settings(run.config["model"]), run.encoder.features)
+        except Exception as error:  # a forward of somebody's own may look at values, where there are only shapes
+            problems.append(
+                f'<p class="advice">What {text(names[run.path])} costs cannot be counted; {text(error)}</p>'
+            )
+            continue
         for what, parts in (("parameters", cost.parameters), ("multiply-adds per row", cost.multiply_adds)):
             rows.append([names[run.path], what, *(parts[part] for part in PARTS), sum(parts.values())])
     cut = slice(1 if len(runs) == 1 else 0, None)
     headers = ["run", "", "tables", *PARTS[1:], "total"]
-    return table(headers[cut], [row[cut] for row in rows], words=(0,) if cut.start else (0, 1))
+    counted = table(headers[cut], [row[cut] for row in rows], words=(0,) if cut.start else (0, 1)) if rows else ""
+    return Markup("".join(problems) + counted)
 
 
 def data_summary(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
