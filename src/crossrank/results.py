@@ -55,10 +55,10 @@ class Cross:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Cross:
-        rest: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in values.items()}
-        if "features" not in rest:
-            rest["features"] = (rest.pop("left"), rest.pop("right"))
-        return cls(**rest)
+        given = _with_tuples(values)
+        if "features" not in given:
+            given["features"] = (given.pop("left"), given.pop("right"))
+        return cls(**given)
 
     def __getitem__(self, key: str) -> Any:
         return self.to_dict()[key]
@@ -86,5 +86,9 @@ class Spectrum:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Spectrum:
-        rest: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in values.items()}
-        return cls(**rest)
+        return cls(**_with_tuples(values))
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has lists where a frozen object has tuples."""
+    return {key: tuple(each) if isinstance(each, list) else each for key, each in values.items()}

@@ -88,8 +88,8 @@ def matrices(model: Model, rows: Split) -> Iterator[tuple[dict[str, int], Tensor
     seen = trace(model, sample(rows))
     for number, depth, layer in model.cross_layers():
         if layer in seen:
-            with torch.no_grad():
-                yield {"network": number, "layer": depth}, layer.matrix(seen[layer][1]), seen[layer]
+            weight = layer.matrix(seen[layer][1]).detach()
+            yield {"network": number, "layer": depth}, weight, seen[layer]
 
 
 def sample(rows: Split) -> Features:

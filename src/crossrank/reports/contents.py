@@ -8,27 +8,27 @@ from typing import Any
 
 from crossrank.results import Cross, Spectrum
 from crossrank.runs import Run
-from crossrank.runs.run import read_json
 
 MOST_POINTS = 400  # of a curve: as many as a wide screen can show
 
 
 def run_contents(run: Run, name: str) -> dict[str, Any]:
     """The numbers behind a run's charts, as JSON."""
+    spectra = run.spectrum
     return {
         "name": name,
         "label": {"name": run.schema.label.name, "kind": run.schema.label.kind},
         "learning": learning(run),
-        "curves": optional(run, "curves.json"),
-        "dependence": (optional(run, "importance.json") or {}).get("dependence", []),
+        "curves": run.curves or None,
+        "dependence": run.optional("importance.json").get("dependence", []),
         "crosses": crosses(run),
         "spectra": [
             {
-                "label": place(one, run.spectrum),
+                "label": place(one, spectra),
                 **{key: thin([short(value) for value in getattr(one, key)]) for key in ("initial", "values", "used")},
                 "width": len(one.values),
             }
-            for one in run.spectrum
+            for one in spectra
         ],
     }
 
@@ -80,12 +80,6 @@ def crosses(run: Run) -> dict[str, Any] | None:
 def place(one: Cross | Spectrum, among: Sequence[Cross | Spectrum]) -> str:
     """Where it stands; the network is named where there are several."""
     return f"network {one.network}, layer {one.layer}" if among[-1].network > 1 else f"layer {one.layer}"
-
-
-def optional(run: Run, name: str) -> Any:
-    """A JSON file of the run, or None where it has none."""
-    file = run.path / name
-    return read_json(file) if file.is_file() else None
 
 
 def thin(points: Sequence[Any]) -> list[Any]:

@@ -130,30 +130,30 @@ class Run:
     @property
     def crosses(self) -> list[Cross]:
         """The strength of each pair of features; empty for a model without cross layers."""
-        return [Cross.from_dict(pair) for pair in self._optional("crosses.json").get("pairs", [])]
+        return [Cross.from_dict(pair) for pair in self.optional("crosses.json").get("pairs", [])]
 
     @property
     def unexplained(self) -> list[str]:
         """Sentences about cross layers whose crosses cannot be told; mostly there are none."""
-        return list(self._optional("crosses.json").get("unexplained", []))
+        return list(self.optional("crosses.json").get("unexplained", []))
 
     @property
     def curves(self) -> dict[str, Any]:
         """What a report draws of the answers to the test rows, and intervals of their metrics; empty without any."""
-        return self._optional("curves.json")
+        return self.optional("curves.json")
 
     @property
     def importance(self) -> list[dict[str, Any]]:
         """How much the criterion rises when a feature is shuffled, strongest first; empty for a run that lacks it."""
-        return list(self._optional("importance.json").get("features", []))
+        return list(self.optional("importance.json").get("features", []))
 
     @property
     def spectrum(self) -> list[Spectrum]:
         """The singular values of each cross layer; empty for a model without cross layers."""
-        return [Spectrum.from_dict(layer) for layer in self._optional("spectrum.json").get("layers", [])]
+        return [Spectrum.from_dict(layer) for layer in self.optional("spectrum.json").get("layers", [])]
 
-    def _optional(self, name: str) -> dict[str, Any]:
-        """A JSON file that not every run has."""
+    def optional(self, name: str) -> dict[str, Any]:
+        """The content of a JSON file that not every run has; empty where it has none."""
         file = self.path / name
         return dict(read_json(file)) if file.is_file() else {}
 
