@@ -36,7 +36,7 @@ from crossrank.files import publish, writing
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.cost import model_cost
 from crossrank.nn import CrossLayer, LowRankCrossLayer
-from crossrank.nn.cross import label_of
+from crossrank.nn.cross_base import label_of
 from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine
 from crossrank.training import TrainingSettings

@@ -54,7 +54,7 @@ from crossrank.models.base import Model
 from crossrank.models.build import MODELS, Entry
 from crossrank.models.settings import ModelSettings
 from crossrank.nn import Features
-from crossrank.nn.cross import label_of
+from crossrank.nn.cross_base import label_of
 
 AnyModel = TypeVar("AnyModel", bound=type)
 BUILT_IN = frozenset(MODELS)

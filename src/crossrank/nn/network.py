@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.nn.checks import check_count
-from crossrank.nn.cross import BaseCrossLayer, CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross_base import BaseCrossLayer
 
 LayerKind = Literal["full", "low_rank", "mixture", "vector"]
 LAYERS: dict[str, type[BaseCrossLayer]] = {

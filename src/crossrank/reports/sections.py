@@ -18,7 +18,7 @@ from crossrank.evaluation.stability import stability
 from crossrank.models import MODELS, parse_model_settings
 from crossrank.models.build import build_shapes
 from crossrank.models.cost import PARTS, model_cost
-from crossrank.nn.cross import label_of
+from crossrank.nn.cross_base import label_of
 from crossrank.reports.contents import place
 from crossrank.reports.quality import METRICS, are_seeds, figure, measured
 from crossrank.reports.tables import Markup, amount, decimal, percent, table, text
