@@ -22,7 +22,7 @@ ROWS = (
     ("evaluation", "runs"),
     ("data", "models"),
     ("schema", "nn"),
-    ("config", "files"),
+    ("config", "files", "results"),
     ("errors",),
 )
 HEIGHT = {room: -row for row, rooms in enumerate(ROWS) for room in rooms}

@@ -27,6 +27,7 @@ from crossrank.schema import Feature
 
 ROWS = (0, 1, 7)
 DIM, FIELDS, WIDTH = 6, 3, 2
+BASES = ("BaseCrossLayer",)  # without a forward
 
 
 class Case(NamedTuple):
@@ -132,7 +133,7 @@ def public_modules(package: Any) -> Iterator[type[nn.Module]]:
         file = importlib.import_module(info.name)
         for name, value in vars(file).items():
             is_module = isinstance(value, type) and issubclass(value, nn.Module) and not inspect.isabstract(value)
-            if is_module and value.__module__ == file.__name__ and not name.startswith("_"):
+            if is_module and value.__module__ == file.__name__ and name not in BASES and not name.startswith("_"):
                 yield value
 
 

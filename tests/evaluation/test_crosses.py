@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from crossrank.evaluation.crosses import explain, mean_matrix, measure_crosses
+from crossrank.evaluation.crosses import explain, measure_crosses
 from crossrank.models import build_model, parse_model_settings
 from crossrank.nn import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
 
@@ -44,15 +44,15 @@ def test_the_matrix_of_a_mixture_is_its_mean_slope_with_the_gates_held(gate, act
             return total
 
         expected += torch.autograd.functional.jacobian(inner, row) / len(xl)
-    torch.testing.assert_close(mean_matrix(layer, xl), expected)
+    torch.testing.assert_close(layer.matrix(xl), expected)
 
 
 def test_the_matrix_of_the_other_layers_is_what_they_multiply_with() -> None:
     xl = torch.randn(4, 5)
     full, low, vector = CrossLayer(5), LowRankCrossLayer(5, rank=2), VectorCrossLayer(5)
-    torch.testing.assert_close(mean_matrix(full, xl), full.weight.detach())
-    torch.testing.assert_close(mean_matrix(low, xl), slopes(lambda x: low.up @ (low.down @ x), xl).detach())
-    torch.testing.assert_close(mean_matrix(vector, xl) @ xl[0], (xl[0] @ vector.weight).detach().expand(5))
+    torch.testing.assert_close(full.matrix(xl), full.weight.detach())
+    torch.testing.assert_close(low.matrix(xl), slopes(lambda x: low.up @ (low.down @ x), xl).detach())
+    torch.testing.assert_close(vector.matrix(xl) @ xl[0], (xl[0] @ vector.weight).detach().expand(5))
 
 
 @pytest.mark.parametrize("structure", ["stacked", "parallel", "cross-only"])
@@ -68,9 +68,9 @@ def test_norm_and_strength_equal_loops_over_the_definition(dataset, structure, l
     first = model.cross_networks()[0].layers[0]
     output = first(x0, x0).detach().requires_grad_()
     gradient = torch.autograd.grad(rest(model, x0, output).sum(), output)[0].numpy()
-    weight, x0 = mean_matrix(first, x0).numpy(), x0.numpy()
+    weight, x0 = first.matrix(x0).detach().numpy(), x0.numpy()
     centred = x0 - x0.mean(axis=0)
-    pairs = {(p["left"], p["right"]): p for p in measure_crosses(DoubleInput(model), rows) if p["layer"] == 1}
+    pairs = {cross.features: cross for cross in measure_crosses(DoubleInput(model), rows) if cross.layer == 1}
     for left, right in [("country", "language"), ("hour", "price"), ("device", "device"), ("user", "tags")]:
         moved, norm = np.zeros(len(x0)), 0.0
         for one, two in {(left, right), (right, left)}:
@@ -79,8 +79,8 @@ def test_norm_and_strength_equal_loops_over_the_definition(dataset, structure, l
                     moved += gradient[:, a] * centred[:, a] * weight[a, b] * centred[:, b]
                     norm += weight[a, b] ** 2
         pair = pairs.get((left, right)) or pairs[right, left]
-        assert pair["strength"] == pytest.approx(math.sqrt((moved**2).mean()), rel=1e-5)
-        assert pair["norm"] == pytest.approx(math.sqrt(norm), rel=1e-6)
+        assert pair.strength == pytest.approx(math.sqrt((moved**2).mean()), rel=1e-5)
+        assert pair.norm == pytest.approx(math.sqrt(norm), rel=1e-6)
 
 
 def rest(model, x0: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,8 @@ class DoubleInput(torch.nn.Module):
 
     def __init__(self, model) -> None:
         super().__init__()
-        self.model, self.layout, self.cross_networks = model, model.layout, model.cross_networks
+        self.model, self.layout = model, model.layout
+        self.cross_networks, self.cross_layers = model.cross_networks, model.cross_layers
 
     def forward(self, features):
         return self.model(features._replace(numeric=features.numeric.double()))
@@ -109,14 +110,14 @@ def test_every_pair_of_every_layer_is_listed_once(run) -> None:
     names = run.model.layout.names
     per_layer = len(names) * (len(names) + 1) // 2
     assert len(pairs) == 2 * per_layer
-    assert len({(frozenset((p["left"], p["right"])), p["layer"]) for p in pairs}) == 2 * per_layer
+    assert len({(frozenset(pair.features), pair.layer) for pair in pairs}) == 2 * per_layer
 
 
 def test_explain_gives_the_strongest_first_and_only_what_was_asked(run) -> None:
     top = explain(run, top=5, layer=2)
     assert len(top) == 5
-    assert all(pair["layer"] == 2 for pair in top)
-    strengths = [pair["strength"] for pair in top]
+    assert all(pair.layer == 2 for pair in top)
+    strengths = [pair.strength for pair in top]
     assert strengths == sorted(strengths, reverse=True)
 
 
@@ -128,27 +129,28 @@ def test_a_model_without_cross_layers_has_no_crosses(dataset) -> None:
 def test_the_directed_view_lists_both_blocks_of_a_pair(run) -> None:
     pairs, directed = explain(run, layer=1), explain(run, layer=1, directed=True)
     names = run.model.layout.names
-    assert {(p["left"], p["right"]) for p in directed} == {(a, b) for a in names for b in names if a != b}
-    blocks = {(p["left"], p["right"]): p for p in directed}
+    blocks = {block.features: block for block in directed}
+    assert blocks.keys() == {(a, b) for a in names for b in names if a != b}
     for pair in pairs:
-        one, two = blocks[pair["left"], pair["right"]], blocks[pair["right"], pair["left"]]
-        assert pair["norm"] == pytest.approx(math.hypot(one["norm"], two["norm"]))
-        assert abs(one["strength"] - two["strength"]) <= pair["strength"] * (1 + 1e-5)  # the root mean square is a norm
-        assert pair["strength"] <= (one["strength"] + two["strength"]) * (1 + 1e-5)
+        one, two = blocks[pair.features], blocks[pair.features[::-1]]
+        assert pair.norm == pytest.approx(math.hypot(one.norm, two.norm))
+        assert abs(one.strength - two.strength) <= pair.strength * (1 + 1e-5)  # the root mean square is a norm
+        assert pair.strength <= (one.strength + two.strength) * (1 + 1e-5)
 
 
 def test_directed_norms_are_those_of_the_blocks(run) -> None:
     weight = run.model.cross_networks()[0].layers[0].weight.detach()
     layout = run.model.layout
     for pair in explain(run, layer=1, directed=True):
-        block = weight[layout[pair["left"]].slice, layout[pair["right"]].slice]
-        assert pair["norm"] == pytest.approx(block.norm().item(), rel=1e-4)
+        left, right = pair.features
+        block = weight[layout[left].slice, layout[right].slice]
+        assert pair.norm == pytest.approx(block.norm().item(), rel=1e-4)
 
 
 def test_features_with_themselves_are_listed_apart(run) -> None:
-    assert all(pair["left"] != pair["right"] for pair in explain(run))
+    assert not any(cross.of_itself for cross in explain(run))
     selves = explain(run, layer=1, selves=True)
-    assert {pair["left"] for pair in selves} == {pair["right"] for pair in selves} == set(run.model.layout.names)
+    assert {cross.features for cross in selves} == {(name, name) for name in run.model.layout.names}
 
 
 def test_many_rows_are_traced_in_parts(dataset, monkeypatch) -> None:
@@ -159,5 +161,5 @@ def test_many_rows_are_traced_in_parts(dataset, monkeypatch) -> None:
     whole = measure_crosses(model, dataset.valid)
     monkeypatch.setattr(crosses, "TRACED_NUMBERS", 700)
     for one, two in zip(whole, measure_crosses(model, dataset.valid), strict=True):
-        assert one["strength"] == pytest.approx(two["strength"], rel=1e-4)
-        assert one["strengths"] == pytest.approx(two["strengths"], rel=1e-4)
+        assert one.strength == pytest.approx(two.strength, rel=1e-4)
+        assert one.strengths == pytest.approx(two.strengths, rel=1e-4)

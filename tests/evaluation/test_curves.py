@@ -17,6 +17,7 @@ from crossrank.evaluation.findings import write_findings
 from crossrank.evaluation.intervals import measure_intervals
 from crossrank.evaluation.metrics import measure, sigmoid
 from crossrank.models import build_model, parse_model_settings
+from crossrank.results import Spectrum
 from crossrank.schema import Categorical, Label, Numeric, Schema
 
 
@@ -181,7 +182,7 @@ def test_a_label_that_is_a_number_has_curves_too(tmp_path) -> None:
 
 
 def test_findings_hold_crosses_spectra_and_curves(run, dataset, tmp_path) -> None:
-    initial = [{"network": 1, "layer": 1, "values": [1.0]}]
+    initial = [Spectrum(network=1, layer=1, values=(1.0,), used=())]
     write_findings(tmp_path, run.model, dataset, split="valid", initial=initial)
     assert {path.name for path in tmp_path.iterdir()} == {
         "crosses.json",

@@ -8,7 +8,7 @@ import torch
 
 from crossrank.errors import ConfigError
 from crossrank.evaluation.advice import advise
-from crossrank.evaluation.crosses import mean_matrix, sample, trace
+from crossrank.evaluation.crosses import sample, trace
 from crossrank.evaluation.spectrum import (
     Usage,
     energy_rank,
@@ -18,12 +18,17 @@ from crossrank.evaluation.spectrum import (
     usage,
 )
 from crossrank.models import build_model, parse_model_settings
+from crossrank.results import Spectrum
 
 
 def model_of(dataset, **cross):
     torch.manual_seed(0)
     values = {"embedding": {"dim": 3}, "cross": {"num_layers": 2, **cross}, "deep": {"sizes": [6]}}
     return build_model(parse_model_settings(values), dataset.features)
+
+
+def spectrum(used) -> Spectrum:
+    return Spectrum(network=1, layer=1, values=(), used=tuple(used))
 
 
 def test_the_numerical_rank_of_an_exactly_low_rank_matrix_is_its_rank() -> None:
@@ -51,10 +56,10 @@ def test_spectra_are_those_of_the_matrices(dataset) -> None:
     model = model_of(dataset)
     found = measure_spectra(model, dataset.valid)
     layers = model.cross_networks()[0].layers
-    assert [(one["network"], one["layer"]) for one in found] == [(1, 1), (1, 2)]
+    assert [(one.network, one.layer) for one in found] == [(1, 1), (1, 2)]
     for one, layer in zip(found, layers, strict=True):
         expected = np.linalg.svd(layer.weight.detach().double().numpy(), compute_uv=False)
-        np.testing.assert_allclose(one["values"], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(one.values, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_energy_of_a_matrix_as_used_multiplies_the_mean_squares_of_both_factors(dataset) -> None:
@@ -70,8 +75,8 @@ def test_the_energy_of_a_matrix_as_used_multiplies_the_mean_squares_of_both_fact
 @pytest.mark.parametrize("cross", [{"layer": "low_rank", "rank": 3}, {"layer": "mixture", "rank": 1, "num_experts": 3}])
 def test_a_narrow_layer_has_no_more_singular_values_than_its_rank(dataset, cross) -> None:
     for layer in measure_spectra(model_of(dataset, **cross), dataset.valid):
-        assert numerical_rank(layer["values"], 1e-4) == 3
-        assert numerical_rank(layer["used"], 1e-3) <= 3
+        assert numerical_rank(layer.values, 1e-4) == 3
+        assert numerical_rank(layer.used, 1e-3) <= 3
 
 
 def test_the_energy_of_a_used_matrix_is_what_it_does_to_the_logit(dataset) -> None:
@@ -80,7 +85,7 @@ def test_the_energy_of_a_used_matrix_is_what_it_does_to_the_logit(dataset) -> No
     x0, xl, gradient = (part.double().numpy() for part in trace(model, sample(dataset.valid))[layer])
     weight = layer.weight.detach().double().numpy()
     expected = (((gradient * x0) ** 2).mean(axis=0) * ((xl @ weight.T) ** 2).mean(axis=0)).sum()
-    energy = sum(value**2 for value in measure_spectra(model, dataset.valid)[0]["used"])
+    energy = sum(value**2 for value in measure_spectra(model, dataset.valid)[0].used)
     assert energy == pytest.approx(expected, rel=1e-3)
 
 
@@ -88,7 +93,7 @@ def test_a_used_matrix_can_be_taken_back(dataset) -> None:
     model = model_of(dataset)
     layer = model.cross_networks()[0].layers[1]
     seen = trace(model, sample(dataset.valid))[layer]
-    weight = mean_matrix(layer, seen[1])
+    weight = layer.matrix(seen[1]).detach()
     left, middle, right = usage(weight, *seen)
     torch.testing.assert_close((left @ middle @ right).float(), weight, rtol=1e-4, atol=1e-5)
 
@@ -136,7 +141,7 @@ def test_advice_says_the_rank_and_what_it_saves(dataset) -> None:
     settings = parse_model_settings({"name": "cross-net", "embedding": {"dim": 4}})
     width = settings.layout(dataset.features).input_dim
     used = [1.0] * 3 + [1e-6] * (width - 3)
-    found = advise([{"used": used}, {"used": used}], settings, dataset.features)
+    found = advise([spectrum(used), spectrum(used)], settings, dataset.features)
     full, low = 2 * (width**2 + width), 2 * (2 * width * 3 + width)
     output = width + 1
     assert (found.rank, found.most) == (3, width)
@@ -148,7 +153,7 @@ def test_advice_says_the_rank_and_what_it_saves(dataset) -> None:
 def test_advice_against_a_rank_that_saves_nothing(dataset) -> None:
     settings = parse_model_settings({"embedding": {"dim": 4}})
     width = settings.layout(dataset.features).input_dim
-    found = advise([{"used": [1.0] * width}], settings, dataset.features)
+    found = advise([spectrum([1.0] * width)], settings, dataset.features)
     assert found.saved < 0
     assert "keep the full" in found.text
 
@@ -157,7 +162,7 @@ def test_advice_against_a_rank_that_saves_nothing(dataset) -> None:
 def test_advice_for_layers_that_have_a_rank_already(dataset, needed, words) -> None:
     settings = parse_model_settings({"cross": {"layer": "low_rank", "rank": 8}})
     width = settings.layout(dataset.features).input_dim
-    found = advise([{"used": [1.0] * needed + [0.0] * (width - needed)}], settings, dataset.features)
+    found = advise([spectrum([1.0] * needed + [0.0] * (width - needed))], settings, dataset.features)
     assert (found.rank, found.most) == (needed, 8)
     assert words in found.text
 

@@ -9,15 +9,15 @@ import pytest
 
 from crossrank.errors import ConfigError
 from crossrank.evaluation.stability import stability
+from crossrank.results import Cross
 
 
 def fake(**strengths: float) -> SimpleNamespace:
-    pairs = [
-        {"left": name[0], "right": name[1], "layer": 1, "network": 1, "norm": 1.0, "norms": [1.0, 1.0]}
-        | {"strength": value, "strengths": [value, value / 2]}
+    crosses = [
+        Cross(features=tuple(name), strength=value, strengths=(value, value / 2), norm=1.0, norms=(1.0, 1.0))
         for name, value in strengths.items()
     ]
-    return SimpleNamespace(crosses=pairs)
+    return SimpleNamespace(crosses=crosses)
 
 
 SEEDS = [
@@ -29,15 +29,17 @@ SEEDS = [
 
 def test_pairs_come_by_their_mean_rank_with_its_range() -> None:
     found = stability(SEEDS)
-    assert [(pair["left"] + pair["right"], pair["ranks"]) for pair in found] == [
-        ("ab", [1, 1, 2]),
-        ("ac", [2, 3, 1]),
-        ("bc", [3, 2, 3]),
+    assert [("".join(one.cross.features), one.ranks) for one in found] == [
+        ("ab", (1, 1, 2)),
+        ("ac", (2, 3, 1)),
+        ("bc", (3, 2, 3)),
     ]
-    assert [(pair["best_rank"], pair["worst_rank"]) for pair in found] == [(1, 2), (1, 3), (2, 3)]
-    assert found[0]["mean_rank"] == pytest.approx(4 / 3)
-    assert found[0]["strength"] == 4.0
-    assert found[0]["deviation"] == statistics.stdev([3.0, 5.0, 4.0])
+    assert [(one.best_rank, one.worst_rank) for one in found] == [(1, 2), (1, 3), (2, 3)]
+    assert found[0].mean_rank == pytest.approx(4 / 3)
+    assert found[0].cross.strength == 4.0
+    assert found[0].deviation == statistics.stdev([3.0, 5.0, 4.0])
+    kept = {"left": "a", "right": "b", "layer": 1, "ranks": [1, 1, 2], "best_rank": 1, "worst_rank": 2, "strength": 4.0}
+    assert kept.items() <= found[0].to_dict().items()
 
 
 def test_top_cuts_and_directed_counts_both_ways() -> None:

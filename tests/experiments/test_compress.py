@@ -150,7 +150,7 @@ def test_what_cannot_be_done_is_refused(run, tmp_path, options, message) -> None
 
 def test_layers_that_are_narrow_already_are_refused(run, dataset, tmp_path) -> None:
     narrow = compress(run, into=tmp_path / "once", rank=2).run
-    with pytest.raises(ConfigError, match="low_rank cross layers"):
+    with pytest.raises(ConfigError, match="got low-rank cross layers"):
         compress(narrow, into=tmp_path / "twice", rank=1)
 
 

@@ -35,9 +35,9 @@ def learned(request, demo, tmp_path_factory):
 
 
 def test_every_planted_pair_is_among_the_strongest(learned) -> None:
-    first = [frozenset((pair["left"], pair["right"])) for pair in explain(learned, layer=1, top=len(PAIRS) + 1)]
+    first = [frozenset(cross.features) for cross in explain(learned, layer=1, top=len(PAIRS) + 1)]
     assert set(PAIRS) <= set(first)
-    every = [frozenset((pair["left"], pair["right"])) for pair in explain(learned, top=10)]
+    every = [frozenset(cross.features) for cross in explain(learned, top=10)]
     assert set(PAIRS) <= set(every)
 
 

@@ -209,7 +209,7 @@ def test_what_dcn_v2_learned_is_shown_by_rank_and_block(small_table, dataset, tm
     ranks, crosses, moving = page.tables.values()
     strengths = [float(row[2]) for row in moving[1:]]
     assert strengths == sorted(strengths, reverse=True)
-    learned = run.spectrum[0]["values"]
+    learned = run.spectrum[0].values
     assert ranks[2][:2] == ["layer 1, learned", str(sum(value >= 0.5 * learned[0] for value in learned))]
     norms = [float(row[1]) for row in crosses[1:]]
     assert norms == sorted(norms, reverse=True)

@@ -35,6 +35,7 @@ def test_a_run_from_the_gpu_is_like_one_from_the_processor(dataset, tmp_path) ->
     assert left.keys() == right.keys()
     for name, tensor in left.items():
         torch.testing.assert_close(right[name], tensor, rtol=0, atol=2e-3)
+    assert [one.initial for one in here.spectrum] == [one.initial for one in there.spectrum]
     assert there.report["test"]["logloss"] == pytest.approx(here.report["test"]["logloss"], abs=1e-3)
     assert there.report["valid"]["logloss"] == pytest.approx(
         min(line["valid"]["logloss"] for line in there.metrics if "valid" in line), abs=1e-5
@@ -74,6 +75,8 @@ def test_seeds_trained_together_equal_seeds_trained_alone(plain_dataset, tmp_pat
         for name, tensor in alone.model.state_dict().items():
             torch.testing.assert_close(run.model.state_dict()[name], tensor, rtol=0, atol=2e-3)
         assert [line["step"] for line in run.metrics] == [line["step"] for line in alone.metrics]
+        for here, there in zip(alone.spectrum, run.spectrum, strict=True):
+            assert there.initial == pytest.approx(here.initial, rel=1e-4, abs=1e-5)
 
 
 def test_learning_rates_trained_together_equal_learning_rates_trained_alone(plain_dataset, tmp_path) -> None:

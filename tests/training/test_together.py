@@ -75,6 +75,7 @@ def test_runs_of_several_learning_rates_equal_runs_alone(shared, plain_dataset, 
         assert isinstance(run, Run) and run.path == planned.into
         assert run.config == alone.config
         assert {path.name for path in run.path.iterdir()} == {path.name for path in alone.path.iterdir()}
+        assert [one.initial for one in run.spectrum] == [one.initial for one in alone.spectrum]
         assert [line["step"] for line in run.metrics] == [line["step"] for line in alone.metrics]
         assert run.report["test"]["logloss"] == pytest.approx(alone.report["test"]["logloss"], abs=1e-4)
         for name, tensor in alone.model.state_dict().items():

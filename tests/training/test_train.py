@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from crossrank.errors import ConfigError, CrossRankError, RunError
+from crossrank.evaluation.spectrum import measure_spectra
 from crossrank.models import build_model
 from crossrank.runs import Run
 from crossrank.training import Config, train, train_seeds
@@ -58,10 +60,24 @@ def test_a_killed_training_resumes_to_the_same_weights(dataset, tmp_path, monkey
     resumed = train(dataset, into=tmp_path / "cut", config=SMALL, resume=True)
     for name, tensor in weights(whole).items():
         assert torch.equal(tensor, weights(resumed)[name])
+    assert resumed.spectrum == whole.spectrum
     losses = [[line.get("loss") for line in run.metrics] for run in (whole, resumed)]
     steps = [[line["step"] for line in run.metrics] for run in (whole, resumed)]
     assert steps[0] == steps[1]
     assert losses[0][-1] == pytest.approx(losses[1][-1])
+
+
+@pytest.mark.parametrize("layer", ["full", "mixture"])
+def test_the_initial_spectrum_is_that_of_the_model_before_its_first_step(layer, dataset, tmp_path, monkeypatch) -> None:
+    built, module = [], sys.modules["crossrank.training.train"]
+    monkeypatch.setattr(module, "build_model", lambda *made: built.append(build_model(*made)) or built[-1])
+    config = Config.parse(SMALL | {"model": {**SMALL["model"], "cross": {"layer": layer}}})
+    run = train(dataset, into=tmp_path / "run", config=config, seed=3)
+    assert len(built) == 1  # none is built to look at afterwards
+    torch.manual_seed(3)
+    untrained = measure_spectra(build_model(config.model, dataset.features), dataset.valid)
+    assert [one.initial for one in run.spectrum] == [one.values for one in untrained]
+    assert all(one.initial != one.values for one in run.spectrum)
 
 
 def test_a_resumed_training_must_be_the_same_training(dataset, tmp_path, monkeypatch, kill_at_step) -> None:

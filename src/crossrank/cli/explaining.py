@@ -12,6 +12,7 @@ import typer
 
 from crossrank.cli.app import Json, Overwrite, app, number, out, runs_from, say, table_of
 from crossrank.errors import ConfigError
+from crossrank.results import Cross
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ def explain(
     if as_json:
         print(json.dumps(found.values))
         return
-    if not found.rows:
+    if not found.rows and found.absent:
         say(found.absent)
     table = table_of(*found.columns, title=found.title)
     for line in found.rows:
@@ -123,10 +124,13 @@ def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves
     from crossrank.evaluation import explain as strongest
     from crossrank.runs import Run
 
-    pairs = strongest(Run.open(run), top=top, layer=layer, directed=directed, selves=selves)
-    rows = [(_name(p, directed), str(p["layer"]), f"{p['strength']:.4f}", f"{p['norm']:.3f}") for p in pairs]
+    opened = Run.open(run)
+    crosses = strongest(opened, top=top, layer=layer, directed=directed, selves=selves)
+    rows = [(_name(one, directed), str(one.layer), f"{one.strength:.4f}", f"{one.norm:.3f}") for one in crosses]
     title = "strength: how far the cross moves the logit; norm: of its block of W"
-    return Found(pairs, title, ("cross", "layer", "strength", "norm"), rows)
+    values, note = [one.to_dict() for one in crosses], "\n".join(opened.unexplained)
+    absent = "" if note else Found.absent
+    return Found(values, title, ("cross", "layer", "strength", "norm"), rows, note=note, absent=absent)
 
 
 def _features(run: Path, *, top: int) -> Found:
@@ -146,17 +150,17 @@ def _stable(folder: Path, *, top: int, layer: int | None, directed: bool) -> Fou
     from crossrank.runs import Run
 
     runs = [Run.open(path.parent) for path in sorted(folder.glob("seed-*/run.json"))]
-    pairs = stability(runs, top=top, layer=layer, directed=directed)
+    crosses = stability(runs, top=top, layer=layer, directed=directed)
     rows = [
-        (_name(p, directed), str(p["layer"]), f"{p['mean_rank']:.1f}", f"{p['best_rank']}–{p['worst_rank']}")
-        for p in pairs
+        (_name(one.cross, directed), str(one.cross.layer), f"{one.mean_rank:.1f}", f"{one.best_rank}–{one.worst_rank}")
+        for one in crosses
     ]
     title = f"rank of each cross over {len(runs)} seeds; 1 is a run's strongest"
-    return Found(pairs, title, ("cross", "layer", "mean rank", "range"), rows)
+    return Found([one.to_dict() for one in crosses], title, ("cross", "layer", "mean rank", "range"), rows)
 
 
 def _row(run: Path, text: str, *, top: int) -> Found:
-    from crossrank.evaluation.rows import explain_row
+    from crossrank.evaluation import explain_row
     from crossrank.runs import Run
 
     example = 'Example: --row \'{"user": "u7"}\''
@@ -168,7 +172,7 @@ def _row(run: Path, text: str, *, top: int) -> Found:
         raise ConfigError(f"--row must be a JSON object; got '{text}'.", hint=example)
     found = explain_row(Run.open(run), row)
     rows = [(one["feature"], f"{one['contribution']:+.4f}") for one in found.alone]
-    rows += [(_name(one), f"{one['contribution']:+.4f}") for one in found.pairs]
+    rows += [(f"{one['left']} × {one['right']}", f"{one['contribution']:+.4f}") for one in found.pairs]
     rows.sort(key=lambda line: -abs(float(line[1])))
     note = (
         f"logit {found.logit:.4f}, of the average row {found.base:.4f}; method: {found.method}, "
@@ -186,22 +190,22 @@ def _spectrum(run: Path) -> Found:
     from crossrank.runs import Run
 
     opened = Run.open(run)
-    layers = opened.spectrum
+    spectra = opened.spectrum
     tolerances = (0.5, 0.1, 0.01)
     rows = [
-        (f"{layer['layer']} {name}", *(str(numerical_rank(values, tolerance)) for tolerance in tolerances))
-        for layer in layers
-        for name, values in (("initial", layer["initial"]), ("learned", layer["values"]), ("as used", layer["used"]))
+        (f"{one.layer} {name}", *(str(numerical_rank(values, tolerance)) for tolerance in tolerances))
+        for one in spectra
+        for name, values in (("initial", one.initial), ("learned", one.values), ("as used", one.used))
         if values
     ]
-    advice = advise(layers, parse_model_settings(opened.config["model"]), opened.encoder.features) if layers else None
+    advice = advise(spectra, parse_model_settings(opened.config["model"]), opened.encoder.features) if spectra else None
     columns = ("layer", *(f"R at T = {tolerance}" for tolerance in tolerances))
     title = "numerical rank: singular values of at least T times the largest"
-    return Found(layers, title, columns, rows, advice.text if advice else "")
+    return Found([one.to_dict() for one in spectra], title, columns, rows, advice.text if advice else "")
 
 
-def _name(pair: Mapping[str, Any], directed: bool = False) -> str:
-    return f"{pair['left']} {'→' if directed else '×'} {pair['right']}"
+def _name(cross: Cross, directed: bool) -> str:
+    return " → ".join(cross.features) if directed else cross.name
 
 
 def _flat(before: Mapping[Any, Any], after: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:

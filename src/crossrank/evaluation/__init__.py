@@ -2,5 +2,6 @@
 
 from crossrank.evaluation.crosses import explain
 from crossrank.evaluation.evaluate import evaluate
+from crossrank.evaluation.row_explanation import explain_row
 
-__all__ = ["evaluate", "explain"]
+__all__ = ["evaluate", "explain", "explain_row"]

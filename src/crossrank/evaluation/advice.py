@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from crossrank.evaluation.spectrum import energy_rank
 from crossrank.models import ModelSettings
 from crossrank.models.cost import model_cost
+from crossrank.models.own import BUILT_IN
+from crossrank.models.settings import CrossSettings
+from crossrank.results import Spectrum
 from crossrank.schema import Feature
 
 KEPT = 0.99  # of the energy
@@ -33,22 +36,22 @@ class Advice:
     text: str
 
 
-def advise(layers: Sequence[Mapping[str, Any]], settings: ModelSettings, features: Sequence[Feature]) -> Advice | None:
+def advise(layers: Sequence[Spectrum], settings: ModelSettings, features: Sequence[Feature]) -> Advice | None:
     """What to do about the rank.
 
     Args:
-        layers: the ``layers`` of a run's spectrum.json.
+        layers: a run's spectra.
         settings: of its model.
         features: what its encoder makes.
 
     Returns:
         None for a model whose layers have no matrices to choose a rank for.
     """
-    cross: Any = getattr(settings, "cross", None)
-    if not layers or not hasattr(cross, "rank"):
-        return None
-    width = len(layers[0]["used"])
-    rank = max(energy_rank(layer["used"], KEPT) for layer in layers)
+    cross = getattr(settings, "cross", None)
+    if not layers or not isinstance(cross, CrossSettings) or settings.name not in BUILT_IN:
+        return None  # what a network of one's own makes of such settings is not known
+    width = len(layers[0].used)
+    rank = max(energy_rank(layer.used, KEPT) for layer in layers)
     if cross.layer != "full":
         return _about_rank(rank, min(width, _total_rank(cross, width)))
     low_rank = dataclasses.replace(cross, layer="low_rank", rank=rank)
@@ -57,10 +60,10 @@ def advise(layers: Sequence[Mapping[str, Any]], settings: ModelSettings, feature
     return _about_width(rank, width, before, after)
 
 
-def _total_rank(cross: Any, width: int) -> int:
+def _total_rank(cross: CrossSettings, width: int) -> int:
     """The rank of a low-rank layer, or of all experts of a mixture together."""
-    network = cross.network(width)
-    return int(network.layers[0].rank) * (cross.num_experts if cross.layer == "mixture" else 1)
+    layer: Any = cross.network(width).layers[0]
+    return int(layer.rank) * (cross.num_experts if cross.layer == "mixture" else 1)
 
 
 def _about_rank(rank: int, most: int) -> Advice:

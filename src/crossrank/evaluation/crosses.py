@@ -18,15 +18,17 @@ lists both blocks, (i, j) for x0_i ⊙ W_ij x_l,j. What a feature does with itse
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from crossrank.data import Split
 from crossrank.models import Model
-from crossrank.nn import CrossLayer, Features, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn import Features
+from crossrank.results import Cross
 from crossrank.schema import InputLayout
 
 SAMPLE_ROWS = 4096  # the strengths of a few thousand rows agree to about a percent, and the cost is rows x D²
@@ -35,12 +37,12 @@ TRACED_NUMBERS = 2**23  # p_ij of all pairs that are in memory at a time
 
 class Explained(Protocol):
     @property
-    def crosses(self) -> list[dict[str, Any]]: ...
+    def crosses(self) -> Sequence[Cross]: ...
 
 
 def explain(
     run: Explained, *, top: int | None = None, layer: int | None = None, directed: bool = False, selves: bool = False
-) -> list[dict[str, Any]]:
+) -> list[Cross]:
     """The learned crosses of a run, strongest first.
 
     Args:
@@ -52,40 +54,42 @@ def explain(
         selves: what features do with themselves, instead of pairs of two.
 
     Returns:
-        ``[{"left": …, "right": …, "strength": …, "norm": …, "layer": …, "network": …}, …]``
+        A :class:`~crossrank.results.Cross` each; ``.to_dict()`` is a line of ``crossrank explain --json``.
     """
-    pairs = [
-        pair
-        for pair in run.crosses
-        if (layer is None or pair["layer"] == layer) and (pair["left"] == pair["right"]) is selves
-    ]
-    views = [view for pair in pairs for view in (_directed(pair) if directed else [_symmetric(pair)])]
-    return sorted(views, key=lambda pair: -pair["strength"])[:top]
+    found = [one for one in run.crosses if (layer is None or one.layer == layer) and one.of_itself is selves]
+    views = [view for one in found for view in (_directed(one) if directed else [_whole(one)])]
+    return sorted(views, key=lambda one: -one.strength)[:top]
 
 
-def _symmetric(pair: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in pair.items() if key not in ("strengths", "norms")}
+def _whole(cross: Cross) -> Cross:
+    return dataclasses.replace(cross, strengths=(), norms=())
 
 
-def _directed(pair: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _directed(cross: Cross) -> Iterator[Cross]:
     """Both blocks of a pair, or the one of a feature with itself."""
-    ends = ((pair["left"], pair["right"]), (pair["right"], pair["left"]))
-    for (left, right), strength, norm in zip(ends, pair["strengths"], pair["norms"], strict=False):
-        yield _symmetric(pair) | {"left": left, "right": right, "strength": strength, "norm": norm}
+    ways = (cross.features, cross.features[::-1])
+    for features, strength, norm in zip(ways, cross.strengths, cross.norms, strict=False):
+        yield dataclasses.replace(_whole(cross), features=features, strength=strength, norm=norm)
 
 
-def measure_crosses(model: Model, rows: Split) -> list[dict[str, Any]]:
-    """Norm and strength of every pair in every cross layer, measured on a sample of rows."""
-    networks = model.cross_networks()
-    if not networks or rows.num_rows == 0:
-        return []
-    seen = trace(model, sample(rows))
+def measure_crosses(model: Model, rows: Split) -> list[Cross]:
+    """Norm and strength of every pair in every cross layer that tells its matrix, measured on a sample of rows."""
     return [
-        pair | {"layer": depth, "network": number}
-        for number, network in enumerate(networks, start=1)
-        for depth, layer in enumerate(network.layers, start=1)
-        for pair in _pairs(model.layout, layer, *seen[layer])
+        cross
+        for place, weight, seen in matrices(model, rows)
+        for cross in _pairs(model.layout, weight, *seen, place=place)
     ]
+
+
+def matrices(model: Model, rows: Split) -> Iterator[tuple[dict[str, int], Tensor, tuple[Tensor, Tensor, Tensor]]]:
+    """Of each cross layer that tells it: its place, its matrix over a sample of rows, and their :func:`trace`."""
+    if rows.num_rows == 0 or not model.cross_networks():
+        return
+    seen = trace(model, sample(rows))
+    for number, depth, layer in model.cross_layers():
+        if layer in seen:
+            weight = layer.matrix(seen[layer][1]).detach()
+            yield {"network": number, "layer": depth}, weight, seen[layer]
 
 
 def sample(rows: Split) -> Features:
@@ -94,13 +98,13 @@ def sample(rows: Split) -> Features:
 
 
 def trace(model: Model, features: Features) -> dict[nn.Module, tuple[Tensor, Tensor, Tensor]]:
-    """For each cross layer: x0, x_l, and the gradient of each row's logit by the layer's output; each (B, D)."""
+    """For each layer that tells its matrix: x0, x_l, the gradient of each row's logit by its output; each (B, D)."""
     seen: dict[nn.Module, tuple[Tensor, Tensor, Tensor]] = {}
 
     def remember(layer: nn.Module, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         seen[layer] = (*inputs, output)
 
-    layers = [layer for network in model.cross_networks() for layer in network.layers]
+    layers = [layer for _, _, layer in model.cross_layers() if getattr(layer, "tells_matrix", False)]
     hooks = [layer.register_forward_hook(remember) for layer in layers]
     training = model.training
     model.eval()
@@ -110,7 +114,7 @@ def trace(model: Model, features: Features) -> dict[nn.Module, tuple[Tensor, Ten
         model.train(training)
         for hook in hooks:
             hook.remove()
-    gradients = torch.autograd.grad(logits.sum(), [seen[layer][2] for layer in layers])
+    gradients = torch.autograd.grad(logits.sum(), [seen[layer][2] for layer in layers]) if layers else ()
     return {
         layer: (seen[layer][0].detach(), seen[layer][1].detach(), gradient)
         for layer, gradient in zip(layers, gradients, strict=True)
@@ -118,10 +122,11 @@ def trace(model: Model, features: Features) -> dict[nn.Module, tuple[Tensor, Ten
 
 
 @torch.no_grad()
-def _pairs(layout: InputLayout, layer: nn.Module, x0: Tensor, xl: Tensor, gradient: Tensor) -> Iterator[dict[str, Any]]:
+def _pairs(
+    layout: InputLayout, weight: Tensor, x0: Tensor, xl: Tensor, gradient: Tensor, *, place: Mapping[str, int]
+) -> Iterator[Cross]:
     slots = layout.slots
     owner = torch.tensor([i for i, slot in enumerate(slots) for _ in range(slot.width)], device=x0.device)  # (D,)
-    weight = mean_matrix(layer, xl)  # (D, D)
     blocks = _sum_by_slot(weight.square(), owner, len(slots))  # (D, k)
     blocks = _sum_by_slot(blocks.T, owner, len(slots)).T  # (k, k): ||W_ij||²
     left = gradient * (x0 - x0.mean(dim=0))  # (B, D)
@@ -131,14 +136,14 @@ def _pairs(layout: InputLayout, layer: nn.Module, x0: Tensor, xl: Tensor, gradie
     for i, slot in enumerate(slots):
         for j in range(i, len(slots)):
             ways = [(i, j), (j, i)] if i != j else [(i, i)]
-            yield {
-                "left": slot.name,
-                "right": slots[j].name,
-                "strength": both[i][j] if i != j else strengths[i][i],
-                "norm": sum(norms[a][b] ** 2 for a, b in ways) ** 0.5,
-                "strengths": [strengths[a][b] for a, b in ways],
-                "norms": [norms[a][b] for a, b in ways],
-            }
+            yield Cross(
+                features=(slot.name, slots[j].name),
+                strength=both[i][j] if i != j else strengths[i][i],
+                norm=sum(norms[a][b] ** 2 for a, b in ways) ** 0.5,
+                strengths=tuple(strengths[a][b] for a, b in ways),
+                norms=tuple(norms[a][b] for a, b in ways),
+                **place,
+            )
 
 
 def _moments(layout: InputLayout, weight: Tensor, left: Tensor, right: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,40 +163,3 @@ def _moments(layout: InputLayout, weight: Tensor, left: Tensor, right: Tensor, o
 def _sum_by_slot(values: Tensor, owner: Tensor, num_slots: int) -> Tensor:
     """(N, D) -> (N, k): sum the columns of each slot."""
     return values.new_zeros(values.shape[0], num_slots).index_add_(1, owner, values)
-
-
-def mean_matrix(layer: nn.Module, xl: Tensor) -> Tensor:
-    """The matrix W that a layer multiplies x_l with; for a mixture its mean over the rows of x_l.
-
-    ::
-
-        full        W                            low-rank    U Vᵀ                          vector   1 wᵀ
-        mixture     Σ_k U_k M_k V_kᵀ   with M_k = E[G_k] I (Eq. 3), or C_k ⊙ E[G_k g'(outer) g'(inner)ᵀ] (Eq. 4):
-                    the mean of the slope diag(g') C_k diag(g') that the activations leave.
-
-    Shape: xl (B, D) -> (D, D).
-    """
-    if isinstance(layer, CrossLayer):
-        return layer.weight.detach()
-    if isinstance(layer, LowRankCrossLayer):
-        return (layer.up @ layer.down).detach()
-    if isinstance(layer, VectorCrossLayer):
-        return layer.weight.detach().expand(layer.weight.shape[0], -1)
-    if not isinstance(layer, MixtureCrossLayer):
-        raise TypeError(f"no matrix is known for a {type(layer).__name__}")
-    gates = layer.gates(xl).expand(len(xl), -1)  # (B, K)
-    if layer.middle is None:
-        return torch.einsum("k,kdr,kre->de", gates.mean(dim=0), layer.up, layer.down).detach()
-    inner = torch.einsum("bd,krd->bkr", xl, layer.down)  # (B, K, R)
-    outer = torch.einsum("bkr,ksr->bks", layer.activation(inner), layer.middle)  # (B, K, R)
-    slopes = torch.einsum("bk,bks,bkr->ksr", gates, _slope(layer.activation, outer), _slope(layer.activation, inner))
-    middle = layer.middle * slopes / len(xl)  # (K, R, R)
-    return torch.einsum("kds,ksr,kre->de", layer.up, middle, layer.down).detach()
-
-
-def _slope(activation: Any, x: Tensor) -> Tensor:
-    """g'(x), elementwise."""
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(activation(x).sum(), x)
-    return slope

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from crossrank.data import EncodedDataset
+from crossrank.data import EncodedDataset, Split
 from crossrank.evaluation.crosses import measure_crosses
 from crossrank.evaluation.curves import measure_curves
 from crossrank.evaluation.importance import measure_importance
 from crossrank.evaluation.spectrum import measure_spectra
 from crossrank.files import write_text
 from crossrank.models import Model
+from crossrank.models.own import unexplained
+from crossrank.results import Spectrum
+
+Found = TypeVar("Found")
 
 
 def write_findings(
@@ -24,30 +29,47 @@ def write_findings(
     dataset: EncodedDataset,
     *,
     split: str = "test",
-    initial: Sequence[dict[str, Any]] = (),
+    initial: Sequence[Spectrum] = (),
     logits: NDArray[Any] | None = None,
 ) -> None:
     """Write crosses.json and spectrum.json, where the model has cross layers, curves.json and importance.json.
+
+    A model whose crosses cannot be measured is no reason to lose it: crosses.json says so, under ``unexplained``.
 
     Args:
         folder: the run's.
         model: with its final weights.
         dataset: its valid rows show the crosses.
         split: whose rows the curves are drawn from and the importance is measured on.
-        initial: what :func:`measure_spectra` said of the untrained model.
+        initial: what :func:`initial_spectra` said of the untrained model.
         logits: the model's answers to the rows of the split, where they are known already.
     """
-    if pairs := measure_crosses(model, dataset.valid):
-        _write(folder / "crosses.json", {"pairs": pairs})
-    if layers := measure_spectra(model, dataset.valid):
-        before = {(layer["network"], layer["layer"]): layer["values"] for layer in initial}
-        for layer in layers:
-            layer["initial"] = before.get((layer["network"], layer["layer"]), [])
-        _write(folder / "spectrum.json", {"layers": layers})
+    crosses, problems = _try(model, lambda: measure_crosses(model, dataset.valid))
+    if crosses or problems:
+        content: dict[str, Any] = {"pairs": [cross.to_dict() for cross in crosses]}
+        _write(folder / "crosses.json", content | ({"unexplained": problems} if problems else {}))
+    spectra, _ = _try(model, lambda: measure_spectra(model, dataset.valid, initial=initial))
+    if spectra:
+        _write(folder / "spectrum.json", {"layers": [one.to_dict() for one in spectra]})
     curves = measure_curves(model, dataset.split(split), dataset.encoder, logits=logits)
     _write(folder / "curves.json", {"split": split, **curves})
     if importance := measure_importance(model, dataset.split(split), dataset.encoder):
         _write(folder / "importance.json", {"split": split, **importance})
+
+
+def initial_spectra(model: Model, rows: Split) -> list[Spectrum]:
+    """What :func:`measure_spectra` says before the first step, and a warning where it will say nothing afterwards."""
+    return _try(model, lambda: measure_spectra(model, rows))[0]
+
+
+def _try(model: Model, measure: Callable[[], list[Found]]) -> tuple[list[Found], list[str]]:
+    """What was measured, and what could not be: whatever the code of somebody's own model may raise."""
+    try:
+        return measure(), unexplained(model)
+    except Exception as error:
+        problem = f"The cross layers of {type(model).__name__} cannot be explained; {type(error).__name__}: {error}"
+        warnings.warn(problem, stacklevel=3)
+        return [], [problem]
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

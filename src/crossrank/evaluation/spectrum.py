@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from crossrank.data import Split
 from crossrank.errors import ConfigError
-from crossrank.evaluation.crosses import mean_matrix, sample, trace
+from crossrank.evaluation.crosses import matrices
 from crossrank.models import Model
+from crossrank.results import Spectrum
 
 FLOOR = 1e-3  # of the usual: directions with less than this are as good as unused, and must not be divided by
 TINY = 1e-30
@@ -65,25 +66,25 @@ def energy_rank(values: Sequence[float], share: float) -> int:
     return 1 + sum(energy < share * kept[-1] for energy in kept)
 
 
-def measure_spectra(model: Model, rows: Split) -> list[dict[str, Any]]:
-    """The singular values of each cross layer's matrix, falling: of W, and of W as these rows use it.
+def measure_spectra(model: Model, rows: Split, *, initial: Sequence[Spectrum] = ()) -> list[Spectrum]:
+    """The singular values of each cross layer's matrix: of W, and of W as these rows use it.
 
     Cost: two decompositions of (D, D) for each layer, about a second at D = 1000.
 
-    Returns:
-        ``[{"network": 1, "layer": 1, "values": […], "used": […]}, …]``, empty without cross layers or rows.
+    Args:
+        model: with or without cross layers; those that do not tell their matrix are left out.
+        rows: whose sample uses W.
+        initial: what was found before the first step.
     """
-    networks = model.cross_networks()
-    if not networks or rows.num_rows == 0:
-        return []
-    seen = trace(model, sample(rows))
+    before = {(one.network, one.layer): one.values for one in initial}
     found = []
-    for number, network in enumerate(networks, start=1):
-        for depth, layer in enumerate(network.layers, start=1):
-            weight = mean_matrix(layer, seen[layer][1])
-            matrices = {"values": weight.double(), "used": usage(weight, *seen[layer]).weight}
-            values = {name: torch.linalg.svdvals(matrix).tolist() for name, matrix in matrices.items()}
-            found.append({"network": number, "layer": depth, **values})
+    for place, weight, seen in matrices(model, rows):
+        values, used = (
+            tuple(torch.linalg.svdvals(each).tolist()) for each in (weight.double(), usage(weight, *seen).weight)
+        )
+        found.append(
+            Spectrum(values=values, used=used, initial=before.get((place["network"], place["layer"]), ()), **place)
+        )
     return found
 
 

@@ -36,6 +36,7 @@ from crossrank.files import publish, writing
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.cost import model_cost
 from crossrank.nn import CrossLayer, LowRankCrossLayer
+from crossrank.nn.cross_base import label_of
 from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine
 from crossrank.training import TrainingSettings
@@ -120,11 +121,13 @@ def compress(
 
 
 def _check(run: Run, rank: int | str, dataset: EncodedDataset | None) -> None:
-    layers = [layer for network in run.model.cross_networks() for layer in network.layers]
-    if not layers or not all(isinstance(layer, CrossLayer) for layer in layers):
-        kind = run.config["model"].get("cross", {}).get("layer", "no")
+    layers = [layer for _, _, layer in run.model.cross_layers()]
+    chosen = run.config["model"].get("cross", {}).get("layer")  # what a narrower model is built from
+    if chosen != "full" or not all(type(layer) is CrossLayer for layer in layers):
+        kinds = ", ".join(sorted(set(map(label_of, layers)))) or "no"
         raise ConfigError(
-            f"Only full-rank cross layers can be compressed; {run.path} has {kind} cross layers of its own.",
+            f"Only full-rank cross layers that model.cross describes can be compressed; got {kinds} cross layers "
+            f"in {run.path}.",
             hint="Train dcn-v2 or cross-net with model.cross.layer=full.",
         )
     largest = _largest_rank(run.model)
@@ -143,10 +146,9 @@ def _largest_rank(model: Model) -> int:
 
 def _factors(model: Model, dataset: EncodedDataset | None) -> Factors:
     """up and down of each cross layer at the largest rank; their first columns and rows are those of smaller ones."""
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, CrossLayer)}
     seen = trace(model, sample(dataset.train)) if dataset is not None else None
     factors = {}
-    for name, layer in layers.items():
+    for name, layer in _full_layers(model).items():
         weight = layer.weight.detach()
         eye = torch.eye(len(weight), dtype=torch.float64)
         matrix = Usage(eye, weight.double(), eye) if seen is None else usage(weight, *seen[layer])
@@ -154,9 +156,13 @@ def _factors(model: Model, dataset: EncodedDataset | None) -> Factors:
     return factors
 
 
+def _full_layers(model: Model) -> dict[str, CrossLayer]:
+    return {name: layer for name, layer in model.named_modules() if type(layer) is CrossLayer}
+
+
 def _by_energy(model: Model) -> int:
     """The smallest rank that keeps enough of every matrix."""
-    weights = [layer.weight.detach() for layer in model.modules() if isinstance(layer, CrossLayer)]
+    weights = [layer.weight.detach() for layer in _full_layers(model).values()]
     rank = max(energy_rank(torch.linalg.svdvals(weight).tolist(), ENERGY) for weight in weights)
     if rank > _largest_rank(model):
         raise ConfigError(

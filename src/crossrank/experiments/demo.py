@@ -93,15 +93,10 @@ def strongest_crosses(run: Run, *, top: int = SHOWN) -> list[LearnedCross]:
 
     A pair counts as planted where it is a planted cross or part of one of higher order.
     """
-    pairs = [pair for pair in explain(run, layer=1) if pair["left"] != pair["right"]]
     return [
-        LearnedCross(_name((pair["left"], pair["right"])), pair["strength"], _is_planted(pair["left"], pair["right"]))
-        for pair in pairs[:top]
+        LearnedCross(one.name, one.strength, any({*one.features} <= {*cross} for cross in PLANTED))
+        for one in explain(run, layer=1, top=top)
     ]
-
-
-def _is_planted(left: str, right: str) -> bool:
-    return any({left, right} <= set(cross) for cross in PLANTED)
 
 
 def _name(cross: tuple[str, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
@@ -52,7 +53,13 @@ class Model(nn.Module, abc.ABC):
     def cross_networks(self) -> list[CrossNetwork]:
         """The cross networks fed with x0, for explanations; none in most baselines. Others are told by their width."""
         networks = (module for module in self.modules() if isinstance(module, CrossNetwork))
-        return [network for network in networks if network.layers[0].input_dim == self.layout.input_dim]
+        return [network for network in networks if network.input_dim == self.layout.input_dim]
+
+    def cross_layers(self) -> Iterator[tuple[int, int, Any]]:
+        """The number of its network, its own number in it, both counted from 1, and each layer of these networks."""
+        for number, network in enumerate(self.cross_networks(), start=1):
+            for depth, layer in enumerate(network.layers, start=1):
+                yield number, depth, layer
 
     def tables(self) -> list[FeatureEmbedding]:
         """Every embedding table of the model; their features are ``layout.embedded``, in that order."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from crossrank.config import parse
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.models.afn import AFN, AFNPlus, AFNPlusSettings, AFNSettings
@@ -84,3 +86,9 @@ def build_model(settings: ModelSettings, features: Sequence[Feature]) -> Model:
     """
     model: Model = MODELS[settings.name].model(settings.layout(features), settings)
     return model
+
+
+def build_shapes(settings: ModelSettings, features: Sequence[Feature]) -> Model:
+    """The same on torch's meta device, where a table of millions of rows takes no memory: to look at, not to run."""
+    with torch.device("meta"):
+        return build_model(settings, features).eval()

@@ -1,6 +1,6 @@
 """What a model costs, counted on the model itself so that no formula can drift from the code.
 
-Parameters are those of the model built on torch's meta device, where a table of millions of rows takes no memory.
+Parameters are those of the model built for its shapes alone (:func:`~crossrank.models.build.build_shapes`).
 Multiply-adds are the scalar multiplications that one more row causes: matrix products (a multiplication and an addition
 for each term) and elementwise products, counted while the model runs on shapes alone. Sums, lookups and activation
 functions are left out, as the literature does.
@@ -18,7 +18,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from crossrank.models.base import Model
-from crossrank.models.build import build_model
+from crossrank.models.build import build_shapes
 from crossrank.models.settings import ModelSettings
 from crossrank.nn import Bag, Features
 from crossrank.schema import Feature
@@ -64,8 +64,8 @@ def model_cost(settings: ModelSettings, features: Sequence[Feature]) -> Cost:
     >>> cost.multiply_adds
     {'embedding': 0, 'interaction': 0, 'deep': 40, 'output': 8}
     """
+    model = build_shapes(settings, features)
     with torch.device("meta"), torch.no_grad():
-        model = build_model(settings, features).eval()
         one, two = _count(model, num_rows=1), _count(model, num_rows=2)
     parameters = Counter[str]()
     for name, parameter in model.named_parameters():

@@ -34,6 +34,8 @@ settings and the weights, never code: import the module that registers the class
 
 - ``logits`` gets x0 as ``embedding`` makes it. Set ``self.embedding`` to a module of your own, from :class:`Features`
   to (B, ``layout.input_dim``), to embed in another way, or override ``forward`` to read the features yourself.
+- A cross layer of your own is a subclass of :class:`~crossrank.nn.BaseCrossLayer` or of one of its kinds, as in
+  ``CrossNetwork(layout.input_dim, num_layers=2, layer=Gated)``; its crosses are explained where it has ``matrix``.
 - ``cross_networks``, ``kernels`` and ``tables`` of :class:`Model` say what is explained, what ``training.l2`` counts,
   and which tables have a row for each value; override them where their rules do not fit.
 - On a GPU a step is captured as one graph, so ``forward`` may not look at values there (``.item()``, ``if x.any()``).
@@ -41,6 +43,7 @@ settings and the weights, never code: import the module that registers the class
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -51,6 +54,7 @@ from crossrank.models.base import Model
 from crossrank.models.build import MODELS, Entry
 from crossrank.models.settings import ModelSettings
 from crossrank.nn import Features
+from crossrank.nn.cross_base import label_of
 
 AnyModel = TypeVar("AnyModel", bound=type)
 BUILT_IN = frozenset(MODELS)
@@ -84,8 +88,20 @@ def register_model(
     return register
 
 
+def unexplained(model: Model) -> list[str]:
+    """A sentence about each kind of cross layer that does not tell its matrix."""
+    layers = [layer for _, _, layer in model.cross_layers() if not getattr(layer, "tells_matrix", False)]
+    return [
+        f"Cross layers of the kind {kind} do not tell their matrix, so their crosses cannot be listed; "
+        "give the class a method matrix(xl)."
+        for kind in dict.fromkeys(map(label_of, layers))
+    ]
+
+
 def check_model(model: Model, batches: Iterable[Features]) -> None:
     """Try a model on a few rows, before hours of training end in an error or in nothing learned.
+
+    What will not be explained is no error: it is told as a warning.
 
     Raises:
         ShapeError: where it does not answer with a logit for each row, or where no weight moves them.
@@ -103,3 +119,5 @@ def check_model(model: Model, batches: Iterable[Features]) -> None:
         if not logits.requires_grad:
             raise ShapeError(f"The logits of {name} must depend on its weights; got some without a gradient.")
     model.train(training)
+    for sentence in unexplained(model):
+        warnings.warn(sentence, stacklevel=4)  # to whoever called train

@@ -16,6 +16,7 @@ from crossrank.nn.attention import InteractingLayer
 from crossrank.nn.bi_interaction import BiInteraction
 from crossrank.nn.cin import CompressedInteractionNetwork
 from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross_base import BaseCrossLayer
 from crossrank.nn.deep import DeepNetwork
 from crossrank.nn.embedding import FeatureEmbedding
 from crossrank.nn.factorization import FactorizationMachine
@@ -33,6 +34,7 @@ __all__ = [
     "Activation",
     "AttentionalAggregation",
     "Bag",
+    "BaseCrossLayer",
     "BiInteraction",
     "CompressedInteractionNetwork",
     "CrossLayer",

@@ -33,6 +33,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "tanh": torch.tanh,
     "hard_tanh": F.hardtanh,
 }
+SMOOTH = ("identity", "gelu", "silu", "softplus", "sigmoid", "tanh")
 
 
 def resolve_activation(activation: str | Activation | None) -> Activation:

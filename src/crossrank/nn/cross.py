@@ -9,42 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from crossrank.errors import ConfigError, did_you_mean, listing
-from crossrank.nn.activations import Activation, activation_name, resolve_activation
-from crossrank.nn.checks import check_count, check_rank, check_width
-from crossrank.nn.linear import Linear, he_normal_
+from crossrank.nn.activations import SMOOTH, Activation, activation_name, resolve_activation
+from crossrank.nn.checks import check_count, check_rank
+from crossrank.nn.cross_base import BaseCrossLayer
+from crossrank.nn.linear import Linear
 
 Gate = Literal["softmax", "sigmoid", "constant"]
 GATES: tuple[str, ...] = get_args(Gate)
 
 
-class _CrossLayer(nn.Module):
-    """What the cross layers share: the width, the bias, the residual switch, the check of the inputs."""
-
-    bias: nn.Parameter | None
-
-    def __init__(self, input_dim: int, *, bias: bool, residual: bool) -> None:
-        super().__init__()
-        check_count("input_dim", input_dim)
-        self.input_dim = input_dim
-        self.residual = residual
-        self.register_parameter("bias", nn.Parameter(torch.empty(input_dim)) if bias else None)
-
-    def reset_parameters(self) -> None:
-        """He-normal kernels, zero bias."""
-        for name, kernel in self.named_parameters(recurse=False):
-            nn.init.zeros_(kernel) if name == "bias" else he_normal_(kernel)
-
-    def _carried(self, x0: Tensor, xl: Tensor) -> Tensor | float:
-        """The term that carries xl past the cross, after a look at both inputs."""
-        check_width("x0", x0, self.input_dim)
-        check_width("xl", xl, self.input_dim)
-        return xl if self.residual else 0.0
-
-    def extra_repr(self) -> str:
-        return f"input_dim={self.input_dim}, bias={self.bias is not None}, residual={self.residual}"
-
-
-class CrossLayer(_CrossLayer):
+class CrossLayer(BaseCrossLayer):
     """One explicit cross of the input with everything crossed so far.
 
     ``x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l``  (Eq. 1)
@@ -77,6 +51,8 @@ class CrossLayer(_CrossLayer):
         [[18.0, 5.0]]
     """
 
+    label = "full"
+
     def __init__(self, input_dim: int, *, bias: bool = True, residual: bool = True) -> None:
         super().__init__(input_dim, bias=bias, residual=residual)
         self.weight = nn.Parameter(torch.empty(input_dim, input_dim))
@@ -86,8 +62,11 @@ class CrossLayer(_CrossLayer):
         carried = self._carried(x0, xl)
         return x0 * F.linear(xl, self.weight, self.bias) + carried
 
+    def matrix(self, xl: Tensor) -> Tensor:
+        return self.weight
 
-class LowRankCrossLayer(_CrossLayer):
+
+class LowRankCrossLayer(BaseCrossLayer):
     """A cross whose matrix is a product of two narrow ones.
 
     ``x_{l+1} = x_0 ⊙ (U_l (V_lᵀ x_l) + b_l) + x_l``  (Eq. 2)
@@ -121,6 +100,8 @@ class LowRankCrossLayer(_CrossLayer):
         torch.Size([5, 8])
     """
 
+    label = "low-rank"
+
     def __init__(self, input_dim: int, *, rank: int, bias: bool = True, residual: bool = True) -> None:
         super().__init__(input_dim, bias=bias, residual=residual)
         check_rank(rank, input_dim)
@@ -134,11 +115,14 @@ class LowRankCrossLayer(_CrossLayer):
         projected = F.linear(xl, self.down)  # (..., R)
         return x0 * F.linear(projected, self.up, self.bias) + carried
 
+    def matrix(self, xl: Tensor) -> Tensor:
+        return self.up @ self.down
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rank={self.rank}"
 
 
-class MixtureCrossLayer(_CrossLayer):
+class MixtureCrossLayer(BaseCrossLayer):
     """Several low-rank crosses, weighted for each row by a gate.
 
     | ``x_{l+1} = Σ_k G_k(x_l) E_k(x_l) + x_l``  (Eq. 3)
@@ -181,6 +165,7 @@ class MixtureCrossLayer(_CrossLayer):
         torch.Size([5, 8])
     """
 
+    label = "mixture"
     middle: nn.Parameter | None
     gate: Linear | None
 
@@ -225,6 +210,23 @@ class MixtureCrossLayer(_CrossLayer):
             experts = torch.addcmul(experts, gates.sum(dim=-1, keepdim=True), self.bias)
         return x0 * experts + carried
 
+    @property
+    def is_smooth(self) -> bool:  # type: ignore[override]
+        return self.activation_name in SMOOTH
+
+    def matrix(self, xl: Tensor) -> Tensor:
+        """Σ_k U_k M_k V_kᵀ with M_k = E[G_k] I (Eq. 3), or C_k ⊙ E[G_k g'(outer) g'(inner)ᵀ] (Eq. 4).
+
+        That is the mean of the slope diag(g') C_k diag(g') that the activations leave.
+        """
+        gates = self.gates(xl).expand(len(xl), -1)  # (B, K)
+        if self.middle is None:
+            return torch.einsum("k,kdr,kre->de", gates.mean(dim=0), self.up, self.down)
+        inner = torch.einsum("bd,krd->bkr", xl, self.down)  # (B, K, R)
+        outer = torch.einsum("bkr,ksr->bks", self.activation(inner), self.middle)  # (B, K, R)
+        slopes = torch.einsum("bk,bks,bkr->ksr", gates, _slope(self.activation, outer), _slope(self.activation, inner))
+        return torch.einsum("kds,ksr,kre->de", self.up, self.middle * slopes / len(xl), self.down)
+
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if self.gate is not None:
@@ -245,7 +247,7 @@ class MixtureCrossLayer(_CrossLayer):
         return f"{super().extra_repr()}, {mixture}, activation={self.activation_name}"
 
 
-class VectorCrossLayer(_CrossLayer):
+class VectorCrossLayer(BaseCrossLayer):
     """The cross layer of DCN (V1), with one vector where DCN-V2 has a matrix.
 
     ``x_{l+1} = x_0 (x_lᵀ w_l) + b_l + x_l``  (DCN, Eq. 3)
@@ -278,6 +280,8 @@ class VectorCrossLayer(_CrossLayer):
         [[42.0, 70.0]]
     """
 
+    label = "vector"
+
     def __init__(self, input_dim: int, *, bias: bool = True, residual: bool = True) -> None:
         super().__init__(input_dim, bias=bias, residual=residual)
         self.weight = nn.Parameter(torch.empty(input_dim))
@@ -288,3 +292,14 @@ class VectorCrossLayer(_CrossLayer):
         score = (xl @ self.weight).unsqueeze(-1)  # (..., 1)
         bias = 0.0 if self.bias is None else self.bias
         return x0 * score + bias + carried
+
+    def matrix(self, xl: Tensor) -> Tensor:
+        return self.weight.expand(self.input_dim, -1)
+
+
+def _slope(activation: Activation, x: Tensor) -> Tensor:
+    """g'(x), elementwise."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(activation(x).sum(), x)
+    return slope

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.nn.checks import check_count
 from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross_base import BaseCrossLayer
 
 LayerKind = Literal["full", "low_rank", "mixture", "vector"]
-LAYERS: dict[str, type[nn.Module]] = {
+LAYERS: dict[str, type[BaseCrossLayer]] = {
     "full": CrossLayer,
     "low_rank": LowRankCrossLayer,
     "mixture": MixtureCrossLayer,
@@ -39,7 +40,8 @@ class CrossNetwork(nn.Module):
     Args:
         input_dim: D, the width of x0.
         num_layers: L_c.
-        layer: "full" (Eq. 1), "low_rank" (Eq. 2), "mixture" (Eqs. 3 and 4), "vector" (DCN).
+        layer: "full" (Eq. 1), "low_rank" (Eq. 2), "mixture" (Eqs. 3 and 4), "vector" (DCN), or a class of your own
+            below :class:`BaseCrossLayer`.
         layer_options: what the layer's class takes by keyword, such as ``rank``.
 
     Raises:
@@ -53,20 +55,31 @@ class CrossNetwork(nn.Module):
         torch.Size([5, 8])
     """
 
-    def __init__(self, input_dim: int, *, num_layers: int, layer: LayerKind = "full", **layer_options: Any) -> None:
+    def __init__(
+        self,
+        input_dim: int,
+        *,
+        num_layers: int,
+        layer: LayerKind | type[BaseCrossLayer] = "full",
+        **layer_options: Any,
+    ) -> None:
         super().__init__()
         check_count("num_layers", num_layers)
-        if layer not in LAYERS:
+        kind: Any = LAYERS.get(layer) if isinstance(layer, str) else layer
+        if not (isinstance(kind, type) and issubclass(kind, BaseCrossLayer)):
             raise ConfigError(
-                f"layer must be one of {listing(LAYERS)}; got {layer!r}.", hint=did_you_mean(str(layer), LAYERS)
+                f"layer must be one of {listing(LAYERS)}, or a class below BaseCrossLayer; got {layer!r}.",
+                hint=did_you_mean(str(layer), LAYERS),
             )
-        signature = inspect.signature(LAYERS[layer])
+        self.input_dim = input_dim
+        signature = inspect.signature(kind)
         try:
             signature.bind(input_dim, **layer_options)
         except TypeError as error:
             known = listing([name for name in signature.parameters if name != "input_dim"], most=10)
-            raise ConfigError(f"A '{layer}' cross layer takes {known}; {error}.") from None
-        self.layers = nn.ModuleList(LAYERS[layer](input_dim, **layer_options) for _ in range(num_layers))
+            name = layer if isinstance(layer, str) else kind.__name__
+            raise ConfigError(f"A '{name}' cross layer takes {known}; {error}.") from None
+        self.layers = nn.ModuleList(kind(input_dim, **layer_options) for _ in range(num_layers))
 
     def forward(self, x0: Tensor) -> Tensor:
         xl = x0

@@ -6,28 +6,29 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from crossrank.results import Cross, Spectrum
 from crossrank.runs import Run
-from crossrank.runs.run import read_json
 
 MOST_POINTS = 400  # of a curve: as many as a wide screen can show
 
 
 def run_contents(run: Run, name: str) -> dict[str, Any]:
     """The numbers behind a run's charts, as JSON."""
+    spectra = run.spectrum
     return {
         "name": name,
         "label": {"name": run.schema.label.name, "kind": run.schema.label.kind},
         "learning": learning(run),
-        "curves": optional(run, "curves.json"),
-        "dependence": (optional(run, "importance.json") or {}).get("dependence", []),
+        "curves": run.curves or None,
+        "dependence": run.optional("importance.json").get("dependence", []),
         "crosses": crosses(run),
         "spectra": [
             {
-                "label": _label(run, layer),
-                **{key: thin([short(value) for value in layer[key]]) for key in ("initial", "values", "used")},
-                "width": len(layer["values"]),
+                "label": place(one, spectra),
+                **{key: thin([short(value) for value in getattr(one, key)]) for key in ("initial", "values", "used")},
+                "width": len(one.values),
             }
-            for layer in spectra(run)
+            for one in spectra
         ],
     }
 
@@ -55,41 +56,30 @@ def crosses(run: Run) -> dict[str, Any] | None:
 
     ``pairs`` is the strength of both blocks of a pair together, which their own strengths do not tell.
     """
-    pairs = run.crosses
+    pairs = [cross for cross in run.crosses if len(cross.features) == 2]
     if not pairs:
         return None
-    names = list(dict.fromkeys(pair["left"] for pair in pairs))
-    place = {name: i for i, name in enumerate(names)}
+    names = list(dict.fromkeys(pair.features[0] for pair in pairs))
+    number = {name: i for i, name in enumerate(names)}
     layers = []
-    for _, group in groupby(pairs, key=lambda pair: (pair["network"], pair["layer"])):
+    for _, group in groupby(pairs, key=lambda pair: (pair.network, pair.layer)):
         layer = list(group)
         matrices = {key: [0.0] * len(names) ** 2 for key in ("strengths", "norms", "pairs")}
         for pair in layer:
-            i, j = place[pair["left"]], place[pair["right"]]
+            i, j = (number[name] for name in pair.features)
             cells = [i * len(names) + j, j * len(names) + i]
             for key in ("strengths", "norms"):
-                for cell, value in zip(cells, pair[key], strict=False):
+                for cell, value in zip(cells, getattr(pair, key), strict=False):
                     matrices[key][cell] = short(value, digits=3)
             for cell in cells:
-                matrices["pairs"][cell] = short(pair["strength"], digits=3)
-        layers.append({"label": _label(run, layer[0]), **matrices})
+                matrices["pairs"][cell] = short(pair.strength, digits=3)
+        layers.append({"label": place(layer[0], pairs), **matrices})
     return {"names": names, "layers": layers}
 
 
-def spectra(run: Run) -> list[dict[str, Any]]:
-    """The layers of spectrum.json."""
-    return list((optional(run, "spectrum.json") or {"layers": []})["layers"])
-
-
-def optional(run: Run, name: str) -> Any:
-    """A JSON file of the run, or None where it has none."""
-    file = run.path / name
-    return read_json(file) if file.is_file() else None
-
-
-def _label(run: Run, layer: dict[str, Any]) -> str:
-    several = run.config["model"].get("cross", {}).get("num_networks", 1) > 1
-    return f"network {layer['network']}, layer {layer['layer']}" if several else f"layer {layer['layer']}"
+def place(one: Cross | Spectrum, among: Sequence[Cross | Spectrum]) -> str:
+    """Where it stands; the network is named where there are several."""
+    return f"network {one.network}, layer {one.layer}" if among[-1].network > 1 else f"layer {one.layer}"
 
 
 def thin(points: Sequence[Any]) -> list[Any]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossrank.reports.contents import optional
 from crossrank.reports.quality import METRICS, figure
 from crossrank.reports.tables import Markup, decimal, places, table, text
 from crossrank.runs import Run
@@ -19,7 +18,7 @@ CAUTION = "A feature whose news another one brings as well may seem unneeded."
 
 def importance(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     """What shuffling each feature costs; nothing where no run has measured it."""
-    found = {run.path: known for run in runs if (known := optional(run, "importance.json")) and known["features"]}
+    found = {run.path: known for run in runs if (known := run.optional("importance.json")) and known["features"]}
     if not found:
         return Markup()
     if len(found) > 1:

@@ -148,8 +148,10 @@ def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str],
     lead = sections.describe(runs[0]) if single else f"{len(runs)} runs side by side."
     kinds = {run.schema.label.kind for run in runs}
     features = importance(runs, names)
-    has = {key: any(one[key] for one in content["runs"]) for key in ("crosses", "spectra")}
-    absent = {key for key, there in {"features": features, **has}.items() if not there}
+    unexplained = sections.unexplained(runs, names)
+    spectra, mapped = (any(one[key] for one in content["runs"]) for key in ("spectra", "crosses"))
+    has = {"features": features, "crosses": mapped or unexplained, "spectra": spectra}
+    absent = {key for key, there in has.items() if not there}
     parts = {
         "title": text(title),
         "lead": text(lead),
@@ -161,6 +163,8 @@ def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str],
         "comparison": quality.comparison(runs, baselines, names),
         "compression": Markup("".join(sections.compression(run) for run in runs)),
         "importance": features,
+        "unexplained": unexplained,
+        "map_hidden": "" if mapped else " hidden",
         "stability": Markup(sections.pairs_beside(runs, names) + sections.stable_pairs(runs)),
         "spectrum": sections.spectrum_summary(runs, names),
         "costs": sections.costs(runs, names),

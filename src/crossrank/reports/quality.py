@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crossrank.reports.contents import optional
 from crossrank.reports.tables import Markup, amount, brief, decimal, signed, table, text
 from crossrank.runs import Run
 
@@ -111,7 +110,7 @@ def _gap(key: str, value: float) -> str | None:
 
 def _intervals(run: Run) -> dict[str, Any]:
     """By metric; empty where the run has none, or they are of other rows than its metrics."""
-    curves = optional(run, "curves.json") or {}
+    curves = run.curves
     known = curves.get("intervals") or {} if curves.get("split") == measured(run)[0] else {}
     return {key: pair for key, pair in known.items() if pair and None not in pair}
 

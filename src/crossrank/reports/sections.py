@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from crossrank.evaluation.advice import advise
 from crossrank.evaluation.spectrum import energy_rank, numerical_rank
 from crossrank.evaluation.stability import stability
 from crossrank.models import MODELS, parse_model_settings
+from crossrank.models.build import build_shapes
 from crossrank.models.cost import PARTS, model_cost
-from crossrank.reports.contents import spectra
+from crossrank.nn.cross_base import label_of
+from crossrank.reports.contents import place
 from crossrank.reports.quality import METRICS, are_seeds, figure, measured
 from crossrank.reports.tables import Markup, amount, decimal, percent, table, text
+from crossrank.results import Spectrum
 from crossrank.runs import Run
 from crossrank.schema import InputLayout
 from crossrank.training import Config
@@ -33,10 +37,10 @@ def describe(run: Run) -> str:
     model = run.config["model"]
     about = f", {model['structure']}" if "structure" in model else f": {MODELS[model['name']].about}"
     words = [model["name"] + about, f"{_layout(run).input_dim} inputs"]
-    cross, deep = model.get("cross"), model.get("deep")
-    if cross:
-        kind = {"full": "full", "low_rank": "low-rank", "mixture": "mixture"}.get(cross.get("layer", ""), "vector")
-        words.append(f"{cross['num_layers']} {kind} cross layers")
+    layers = build_shapes(parse_model_settings(model), run.encoder.features).cross_layers()
+    kinds = Counter(label_of(layer) for _, _, layer in layers)
+    words += [f"{count} {kind} cross layers" for kind, count in kinds.items()]
+    deep = model.get("deep")
     if deep and model.get("structure") != "cross-only":
         words.append(f"deep layers of {', '.join(map(str, deep['sizes'])) or 'none'}")
     return "; ".join(words) + "."
@@ -78,13 +82,12 @@ def spectrum_summary(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     """Numerical ranks of each layer, and what they advise."""
     rows, advice = [], []
     for run in runs:
-        layers = spectra(run)
-        for layer in layers:
-            title = f"layer {layer['layer']}" + (f", network {layer['network']}" if layers[-1]["network"] > 1 else "")
-            ranks = [_ranks(layer, tolerance) for tolerance in TOLERANCES]
-            energy = [energy_rank(layer[key], 0.99) for key in ("values", "used")]
-            rows.append([names[run.path], title, len(layer["values"]), *ranks, *energy])
-        found = advise(layers, parse_model_settings(run.config["model"]), run.encoder.features)
+        spectra = run.spectrum
+        for one in spectra:
+            ranks = [_ranks(one, tolerance) for tolerance in TOLERANCES]
+            energy = [energy_rank(values, 0.99) for values in (one.values, one.used)]
+            rows.append([names[run.path], place(one, spectra), len(one.values), *ranks, *energy])
+        found = advise(spectra, parse_model_settings(run.config["model"]), run.encoder.features)
         if found:
             where = "" if len(runs) == 1 else f"<b>{text(names[run.path])}.</b> "
             advice.append(f'<p class="advice">{where}{text(found.text)}</p>')
@@ -97,21 +100,29 @@ def spectrum_summary(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     )
 
 
-def _ranks(layer: Mapping[str, Any], tolerance: float) -> str:
-    ranks = [numerical_rank(layer[key], tolerance) for key in ("initial", "values") if layer[key]]
+def _ranks(spectrum: Spectrum, tolerance: float) -> str:
+    ranks = [numerical_rank(values, tolerance) for values in (spectrum.initial, spectrum.values) if values]
     return " → ".join(map(str, ranks))
+
+
+def unexplained(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
+    """What of the crosses cannot be told, where that is so."""
+    return Markup(
+        "".join(
+            f'<p class="advice">{f"<b>{text(names[run.path])}.</b> " if len(runs) > 1 else ""}{text(sentence)}</p>'
+            for run in runs
+            for sentence in run.unexplained
+        )
+    )
 
 
 def pairs_beside(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     """The strongest pairs of the first cross layer of any run, and their strength in every run."""
-    found = [
-        {(pair["left"], pair["right"]): pair["strength"] for pair in explain(run, layer=1) if pair["network"] == 1}
-        for run in runs
-    ]
+    found = [{cross.name: cross.strength for cross in explain(run, layer=1) if cross.network == 1} for run in runs]
     if sum(map(bool, found)) < 2:
         return Markup()
     top = dict.fromkeys(pair for pairs in found for pair in list(pairs)[:SHOWN_BESIDE])
-    rows = [[" × ".join(pair), *(decimal(pairs.get(pair), 3) for pairs in found)] for pair in top]
+    rows = [[pair, *(decimal(pairs.get(pair), 3) for pairs in found)] for pair in top]
     return Markup(f"<h3>Side by side</h3>{table(['pair, layer 1', *(names[run.path] for run in runs)], rows)}")
 
 
@@ -121,14 +132,14 @@ def stable_pairs(runs: Sequence[Run]) -> Markup:
         return Markup()
     rows = [
         [
-            f"{pair['left']} × {pair['right']}",
-            pair["layer"],
-            decimal(pair["mean_rank"], 1),
-            f"{pair['best_rank']} to {pair['worst_rank']}",
-            decimal(pair["strength"]),
-            decimal(pair["deviation"]),
+            one.cross.name,
+            one.cross.layer,
+            decimal(one.mean_rank, 1),
+            f"{one.best_rank} to {one.worst_rank}",
+            decimal(one.cross.strength),
+            decimal(one.deviation),
         ]
-        for pair in stability(runs, top=SHOWN_PAIRS)
+        for one in stability(runs, top=SHOWN_PAIRS)
     ]
     lead = (
         f"<p>Which pairs hold up over {len(runs)} seeds. A pair whose rank moves from seed to seed was not learned "
@@ -140,14 +151,21 @@ def stable_pairs(runs: Sequence[Run]) -> Markup:
 
 def costs(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     """Parameters and multiply-adds of each part of each model."""
-    rows = []
+    rows, problems = [], []
     for run in runs:
-        cost = model_cost(parse_model_settings(run.config["model"]), run.encoder.features)
+        try:
+            cost = model_cost(parse_model_settings(run.config["model"]), run.encoder.features)
+        except Exception as error:  # a forward of somebody's own may look at values, where there are only shapes
+            problems.append(
+                f'<p class="advice">What {text(names[run.path])} costs cannot be counted; {text(error)}</p>'
+            )
+            continue
         for what, parts in (("parameters", cost.parameters), ("multiply-adds per row", cost.multiply_adds)):
             rows.append([names[run.path], what, *(parts[part] for part in PARTS), sum(parts.values())])
     cut = slice(1 if len(runs) == 1 else 0, None)
     headers = ["run", "", "tables", *PARTS[1:], "total"]
-    return table(headers[cut], [row[cut] for row in rows], words=(0,) if cut.start else (0, 1))
+    counted = table(headers[cut], [row[cut] for row in rows], words=(0,) if cut.start else (0, 1)) if rows else ""
+    return Markup("".join(problems) + counted)
 
 
 def data_summary(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:

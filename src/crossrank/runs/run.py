@@ -37,6 +37,7 @@ from crossrank.errors import RunError
 from crossrank.files import checksum, write_json
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.nn import Features
+from crossrank.results import Cross, Spectrum
 from crossrank.schema import Schema
 
 FORMAT_VERSION = 1
@@ -125,28 +126,34 @@ class Run:
         return dict(read_json(self.path / "report.json"))
 
     @property
-    def crosses(self) -> list[dict[str, Any]]:
+    def crosses(self) -> list[Cross]:
         """The strength of each pair of features; empty for a model without cross layers."""
-        file = self.path / "crosses.json"
-        return list(read_json(file)["pairs"]) if file.is_file() else []
+        return [Cross.from_dict(pair) for pair in self.optional("crosses.json").get("pairs", [])]
+
+    @property
+    def unexplained(self) -> list[str]:
+        """Sentences about cross layers whose crosses cannot be told; mostly there are none."""
+        return list(self.optional("crosses.json").get("unexplained", []))
 
     @property
     def curves(self) -> dict[str, Any]:
         """What a report draws of the answers to the test rows, and intervals of their metrics; empty without any."""
-        file = self.path / "curves.json"
-        return dict(read_json(file)) if file.is_file() else {}
+        return self.optional("curves.json")
 
     @property
     def importance(self) -> list[dict[str, Any]]:
         """How much the criterion rises when a feature is shuffled, strongest first; empty for a run that lacks it."""
-        file = self.path / "importance.json"
-        return list(read_json(file)["features"]) if file.is_file() else []
+        return list(self.optional("importance.json").get("features", []))
 
     @property
-    def spectrum(self) -> list[dict[str, Any]]:
+    def spectrum(self) -> list[Spectrum]:
         """The singular values of each cross layer; empty for a model without cross layers."""
-        file = self.path / "spectrum.json"
-        return list(read_json(file)["layers"]) if file.is_file() else []
+        return [Spectrum.from_dict(layer) for layer in self.optional("spectrum.json").get("layers", [])]
+
+    def optional(self, name: str) -> dict[str, Any]:
+        """The content of a JSON file that not every run has; empty where it has none."""
+        file = self.path / name
+        return dict(read_json(file)) if file.is_file() else {}
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ import datetime
 import shutil
 import statistics
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,12 @@ import crossrank
 from crossrank.data import SPLITS, EncodedDataset
 from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation.evaluate import measure_split, score_split
-from crossrank.evaluation.findings import write_findings
-from crossrank.evaluation.spectrum import measure_spectra
+from crossrank.evaluation.findings import initial_spectra, write_findings
 from crossrank.files import publish, write_json, writing
 from crossrank.models import Model, build_model
 from crossrank.models.own import BUILT_IN, check_model
 from crossrank.nn import FeatureEmbedding
+from crossrank.results import Spectrum
 from crossrank.runs import Run, write_run
 from crossrank.runs.run import describe_machine, read_json
 from crossrank.schema import Schema
@@ -39,8 +38,6 @@ from crossrank.training.profile import StepClock
 from crossrank.training.settings import Config
 from crossrank.training.trackers import Tracker, find_tracker
 from crossrank.training.trainer import Trainer, threads, train_models
-
-SEEDING = threading.Lock()  # models that are finished together share the random numbers of the process
 
 
 def train(
@@ -219,6 +216,7 @@ def train_together(
         write_json(folder / "plan.json", {"config": run.config.to_dict(), **_facts(run.seed, dataset)})
         settings = run.config.training
         trainers.append(Trainer(member, dataset, settings, folder=folder, on_evaluation=run.on_evaluation))
+    initial = {one: initial_spectra(one.model, one.valid) for one in trainers}
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(min(seeds))  # of what dropout drops
         ended = train_models(engine, trainers, show_progress=progress)
@@ -227,7 +225,8 @@ def train_together(
     def finish(trainer: Trainer, run: Planned) -> Run | Exception:
         if trainer in ended:
             return ended[trainer]
-        _finish(trainer, dataset, run.config, _facts(run.seed, dataset), trainer.folder, test=test)
+        facts, spectra = _facts(run.seed, dataset), initial[trainer]
+        _finish(trainer, dataset, run.config, facts, trainer.folder, test=test, initial=spectra)
         publish(trainer.folder, run.into)
         return Run.open(run.into)
 
@@ -320,6 +319,7 @@ def _train(
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         model, rows = _seeded_model(config, dataset, seed), dataset.train
         check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
+        initial = initial_spectra(model, dataset.valid)
         engine = make_engine(model, dataset, config.training, seed=seed, clock=clock)
         trainer = Trainer(
             engine.members[0],
@@ -336,7 +336,7 @@ def _train(
         try:
             for error in train_models(engine, [trainer], show_progress=progress, clock=clock).values():
                 raise error
-            report = _finish(trainer, dataset, config, facts, folder, test=test)
+            report = _finish(trainer, dataset, config, facts, folder, test=test, initial=initial)
         finally:
             tracker.finish(report)
 
@@ -346,16 +346,20 @@ def _measured(test: bool) -> tuple[str, ...]:
 
 
 def _finish(
-    trainer: Trainer, dataset: EncodedDataset, config: Config, facts: dict[str, Any], folder: Path, *, test: bool
+    trainer: Trainer,
+    dataset: EncodedDataset,
+    config: Config,
+    facts: dict[str, Any],
+    folder: Path,
+    *,
+    test: bool,
+    initial: Sequence[Spectrum],
 ) -> dict[str, Any]:
     """Measure the trained model and write every file of the run into the folder; returns its report."""
     model, names = trainer.model, _measured(test)[1:]
     logits = {name: score_split(model, trainer.member.placed(dataset.split(name))) for name in names}
     report = _report(trainer, dataset, logits)
     trainer.member.close()
-    with SEEDING, torch.random.fork_rng(devices=[]):
-        untrained = _seeded_model(config, dataset, facts["seed"])
-    initial = measure_spectra(untrained, dataset.valid)
     write_findings(folder, model, dataset, split=names[-1], initial=initial, logits=logits[names[-1]])
     info = {
         "library_version": crossrank.__version__,

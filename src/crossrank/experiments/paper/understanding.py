@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from crossrank.evaluation import explain
 from crossrank.evaluation.spectrum import numerical_rank
 from crossrank.experiments.paper.movielens import WORK, committed, split_dataset, table_settings
 from crossrank.experiments.paper.page import Page, Table
+from crossrank.results import Cross, Spectrum
 from crossrank.runs import Run
 from crossrank.training import Config, train
 from crossrank.training.plan import changes, plan_in
@@ -40,29 +41,24 @@ def run(*, quick: bool = False, data: Path | None = None, work: Path = WORK) -> 
     return _page(opened.spectrum, blocks, explain(opened, layer=1), dataset.schema.names)
 
 
-def _page(
-    layers: Sequence[Mapping[str, Any]],
-    blocks: Sequence[Mapping[str, Any]],
-    pairs: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
-) -> Page:
+def _page(layers: Sequence[Spectrum], blocks: Sequence[Cross], pairs: Sequence[Cross], names: Sequence[str]) -> Page:
     ranks = [["matrix", *(f"R at T = {tolerance}" for tolerance in TOLERANCES)]]
     for layer in layers:
         for kind, name in (("initial", "as drawn"), ("values", "learned")):
-            found = (str(numerical_rank(layer[kind], tolerance)) for tolerance in TOLERANCES)
-            ranks.append([f"layer {layer['layer']}, {name}", *found])
+            found = (str(numerical_rank(getattr(layer, kind), tolerance)) for tolerance in TOLERANCES)
+            ranks.append([f"layer {layer.layer}, {name}", *found])
 
     def draw(figure: Figure) -> None:
         figure.set_size_inches(11, 4.4)
         left, right = figure.subplots(1, 2)
         for layer in layers:
             for kind, marker, name in (("initial", "+", "as drawn"), ("values", "x", "learned")):
-                values = [value / layer[kind][0] for value in layer[kind]]
-                left.plot(range(1, len(values) + 1), values, marker, label=f"layer {layer['layer']}, {name}")
+                values = [value / getattr(layer, kind)[0] for value in getattr(layer, kind)]
+                left.plot(range(1, len(values) + 1), values, marker, label=f"layer {layer.layer}, {name}")
         left.set_xlabel("k")
         left.set_ylabel("σ_k / σ_1")
         left.legend()
-        norms = {(block["left"], block["right"]): block["norm"] for block in blocks}
+        norms = {block.features: block.norm for block in blocks}
         image = right.imshow([[norms[row, column] for column in names] for row in names], cmap="Blues")
         right.set_xticks(range(len(names)), names, rotation=45)
         right.set_yticks(range(len(names)), names)
@@ -78,17 +74,16 @@ def _page(
             "Strongest crosses of the first layer by how far they move the logit:": _strongest(pairs, "strength"),
         },
         notes=_notes(layers, pairs),
-        values={"spectrum": layers, "blocks": blocks},
+        values={"spectrum": [one.to_dict() for one in layers], "blocks": [one.to_dict() for one in blocks]},
         draw=draw,
     )
 
 
-def _notes(layers: Sequence[Mapping[str, Any]], pairs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _notes(layers: Sequence[Spectrum], pairs: Sequence[Cross]) -> list[str]:
     """What is seen, beside what the paper saw."""
     half, first = TOLERANCES[0], layers[0]
-    drawn, learned = (numerical_rank(first[kind], half) for kind in ("initial", "values"))
-    ordered = sorted(pairs, key=lambda pair: -pair["strength"])
-    names = [f"{pair['left']} × {pair['right']}" for pair in ordered]
+    drawn, learned = (numerical_rank(values, half) for values in (first.initial, first.values))
+    names = [pair.name for pair in sorted(pairs, key=lambda pair: -pair.strength)]
     notes = [
         f"As in the paper, the learned matrix decays faster than the drawn one: in the first layer, {learned} singular "
         f"values are at least {half} times the largest, of {drawn} before.",
@@ -106,8 +101,8 @@ def _notes(layers: Sequence[Mapping[str, Any]], pairs: Sequence[Mapping[str, Any
     return notes
 
 
-def _strongest(pairs: Sequence[Mapping[str, Any]], measure: str) -> Table:
+def _strongest(pairs: Sequence[Cross], measure: str) -> Table:
     table = [["cross", "norm", "strength"]]
-    for pair in sorted(pairs, key=lambda pair: -pair[measure])[:TOP]:
-        table.append([f"{pair['left']} × {pair['right']}", f"{pair['norm']:.3f}", f"{pair['strength']:.3f}"])
+    for pair in sorted(pairs, key=lambda pair: -getattr(pair, measure))[:TOP]:
+        table.append([pair.name, f"{pair.norm:.3f}", f"{pair.strength:.3f}"])
     return table

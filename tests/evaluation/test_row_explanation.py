@@ -11,8 +11,7 @@ from torch import nn
 
 from crossrank.data import Encoder
 from crossrank.errors import ConfigError
-from crossrank.evaluation.crosses import mean_matrix
-from crossrank.evaluation.rows import average_row, explain_row
+from crossrank.evaluation.row_explanation import average_row, explain_row
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.nn import CrossNetwork
 from crossrank.schema import InputLayout, Label, Numeric, Schema
@@ -181,7 +180,7 @@ def logit_without(run, row, left: str, right: str) -> float:
     mean = average_row(model, run.encoder)
     crossed, true, average = x0, x0, mean
     for layer in model.cross_networks()[0].layers:
-        weight = mean_matrix(layer, true[None])
+        weight = layer.matrix(true[None])
         output = layer(x0, crossed)
         for one, two in {(left, right), (right, left)}:
             i, j = model.layout[one].slice, model.layout[two].slice

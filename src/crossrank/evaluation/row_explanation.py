@@ -30,16 +30,15 @@ from torch import Tensor, nn
 
 from crossrank.data import Encoder
 from crossrank.errors import ConfigError
-from crossrank.evaluation.crosses import mean_matrix
 from crossrank.evaluation.evaluate import Trained
 from crossrank.models import Model
-from crossrank.nn import DeepNetwork, MixtureCrossLayer
+from crossrank.models.own import unexplained
+from crossrank.nn import DeepNetwork
 from crossrank.schema import InputLayout
 
 POINTS = (16, 64, 256)  # of the integral; more are taken while the parts do not meet the logit
 TOLERANCE = 1e-4  # of the logit, or of one where it is smaller
 REMOVED_AT_ONCE = 1024  # pairs taken out in one batch
-SMOOTH = ("identity", "gelu", "silu", "softplus", "sigmoid", "tanh")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +83,8 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
         row: a value for each column of the schema, as :meth:`Run.predict` takes it.
 
     Raises:
-        ConfigError: for a model without cross layers.
+        ConfigError: for a model without cross layers, or one that needs the removal of products from layers which do
+            not tell their matrix.
 
     Example::
 
@@ -104,6 +104,10 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
     mean = average_row(model, run.encoder)
     parts = _by_taylor(model, x0, mean, logit) if is_smooth(model) else None
     exact = parts is not None
+    if not exact and (problems := unexplained(model)):
+        raise ConfigError(
+            f"What {type(model).__name__} makes of a row cannot be split among its crosses. {problems[0]}"
+        )
     parts = parts or _by_removal(model, x0, mean)
     names, pairs = model.layout.names, parts.pairs.tolist()
     return RowExplanation(
@@ -126,8 +130,7 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
 def is_smooth(model: Model) -> bool:
     """Whether the logit may be a smooth function of x_0: no deep network of ours, no kinks inside the cross layers."""
     deep = any(isinstance(module, DeepNetwork) and len(module.layers) for module in model.modules())
-    layers = [layer for layer in model.modules() if isinstance(layer, MixtureCrossLayer)]
-    return not deep and all(layer.activation_name in SMOOTH for layer in layers)
+    return not deep and all(getattr(module, "is_smooth", True) for module in model.modules())
 
 
 @torch.no_grad()
@@ -187,10 +190,10 @@ def _by_removal(model: Model, x0: Tensor, mean: Tensor) -> _Parts:
     base = model.logits(mean[None])[0]
     alone = model.logits(mean + owners * (x0 - mean)) - base  # (k,)
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-    layers = [layer for network in model.cross_networks() for layer in network.layers]
+    layers: list[Any] = [layer for _, _, layer in model.cross_layers()]
     hooks = [layer.register_forward_hook(lambda layer, inputs, _: seen.update({layer: inputs})) for layer in layers]
     logit = _with_hooks(model, torch.stack([x0, mean]), hooks)[0]
-    matrices = {layer: (mean_matrix(layer, xl[:1]), xl[1]) for layer, (_, xl) in seen.items()}
+    matrices = {layer: (layer.matrix(seen[layer][1][:1]), seen[layer][1][1]) for layer in layers}
     left, right = torch.triu_indices(len(owners), len(owners))  # (P,) each
     pairs = x0.new_zeros(len(owners), len(owners))
     for some in torch.arange(len(left)).split(REMOVED_AT_ONCE):  # type: ignore[no-untyped-call]
