@@ -110,14 +110,15 @@ def _of_numbers(rows: _Answers) -> dict[str, Any]:
 
 
 def calibration(
-    labels: Floats, answers: Floats, weights: Floats, *, bins: int = CALIBRATION_BINS
+    labels: Floats, answers: Floats, weights: Floats | None = None, *, bins: int = CALIBRATION_BINS
 ) -> dict[str, list[float]]:
     """Mean answer and mean label of rows sorted by answer and cut into bins of equally many.
 
     >>> import numpy as np
-    >>> calibration(np.array([0.0, 1.0, 1.0, 1.0]), np.array([0.2, 0.4, 0.6, 0.8]), np.ones(4), bins=2)["observed"]
+    >>> calibration(np.array([0.0, 1.0, 1.0, 1.0]), np.array([0.2, 0.4, 0.6, 0.8]), bins=2)["observed"]
     [0.5, 1.0]
     """
+    weights = np.ones(len(labels)) if weights is None else weights
     parts = [part for part in np.array_split(np.argsort(answers, kind="stable"), bins) if len(part)]
     return {
         "predicted": short([weighted_mean(answers[part], weights[part]) for part in parts]),

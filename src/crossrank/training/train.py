@@ -207,6 +207,7 @@ def train_together(
     runs = [dataclasses.replace(run, config=as_made(run.config, dataset)) for run in runs]
     with torch.random.fork_rng(devices=[]):
         models = [_seeded_model(run.config, dataset, run.seed) for run in runs]
+    spectra = [initial_spectra(model, dataset.valid) for model in models]
     engine = joint_engine(models, dataset, [run.config.training for run in runs], seeds=seeds)
     if engine is None:
         return None
@@ -216,7 +217,7 @@ def train_together(
         write_json(folder / "plan.json", {"config": run.config.to_dict(), **_facts(run.seed, dataset)})
         settings = run.config.training
         trainers.append(Trainer(member, dataset, settings, folder=folder, on_evaluation=run.on_evaluation))
-    initial = {one: initial_spectra(one.model, one.valid) for one in trainers}
+    initial = dict(zip(trainers, spectra, strict=True))
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(min(seeds))  # of what dropout drops
         ended = train_models(engine, trainers, show_progress=progress)
