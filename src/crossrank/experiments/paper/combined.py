@@ -45,9 +45,9 @@ TEXT = [
 NOTES = [
     "All rows are uniform. In trials with three layers and 20 to 30 starts for each setting, one start of 8,000 steps "
     "ended at 1.3e-2 in the mean with 512 rows and at 1.1e-2 to 1.2e-2 with 1,024, the better of two starts at "
-    "1.05e-2, the best of six at 1.03e-2: rows and starts are what is missing to the noise. At the same number of rows, sign "
-    "updates (Lion), orthogonalised updates (Muon), smaller initial weights and a larger ε of Adam were no better; "
-    "L-BFGS was at 0.09 after 400 iterations on 20,000 rows.",
+    "1.05e-2, the best of six at 1.03e-2: rows and starts are what is missing to the noise. At the same number of "
+    "rows, sign updates (Lion), orthogonalised updates (Muon), smaller initial weights and a larger ε of Adam were no "
+    "better; L-BFGS was at 0.09 after 400 iterations on 20,000 rows.",
 ]
 
 
