@@ -46,10 +46,10 @@ NOTES = [
     "What three layers leave over the noise are whole monomials of order 4 that a start has not found: in a trial of "
     "4,000 steps the residual held each of them either to at most 6% of its weight or to more than 95%.",
     "It is a matter of rows and starts. In trials with three layers and 20 to 30 starts, one start of 8,000 steps "
-    "ended at 1.3e-2 in the mean with 512 rows and at 1.1e-2 to 1.2e-2 with 1,024, the better of two starts at 1.05e-2, "
-    "the best of six at 1.03e-2. At the same number of rows, sign updates (Lion), orthogonalised updates (Muon), "
-    "smaller initial weights and a larger ε of Adam were no better; L-BFGS was at 0.11 on new rows after 400 iterations on "
-    "20,000 rows.",
+    "ended at 1.3e-2 in the mean with 512 rows and at 1.1e-2 to 1.2e-2 with 1,024, the better of two starts at "
+    "1.05e-2, the best of six at 1.03e-2. At the same number of rows, sign updates (Lion), orthogonalised updates "
+    "(Muon), smaller initial weights and a larger ε of Adam were no better; L-BFGS was at 0.11 on new rows after 400 "
+    "iterations on 20,000 rows.",
 ]
 
 

@@ -41,7 +41,8 @@ TEXT = [
 ]
 NOTES = [
     "What is left at order 4 are whole monomials, those with the smallest weights, that DCN-V2, with and without "
-    "bias, has not found in these steps: in a trial, twice the steps brought DCN-V2 with three layers from 0.11 to 0.09.",
+    "bias, has not found in these steps: in a trial, twice the steps brought DCN-V2 with three layers from 0.11 to "
+    "0.09.",
 ]
 
 
