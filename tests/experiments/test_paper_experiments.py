@@ -66,20 +66,22 @@ def test_an_experiment_does_not_touch_the_callers_random_numbers(tmp_path):
 
 
 def test_the_table_of_polynomials_has_our_numbers_beside_the_papers(tmp_path, monkeypatch):
-    found = {"rmse": {"mean": 1.5e-3, "deviation": 2e-4, "values": [1.5e-3]}, "size": 24}
+    several = {"mean": 1.5e-3, "deviation": 2e-4, "starts": [[1e-3, 2e-3], [2e-3, 4e-3]]}
+    found = {"rmse": several, "size": 24, "by": "L-BFGS (2 of 2)"}
     monkeypatch.setattr(polynomials, "fit", lambda cell: found)
     page = polynomials.run(quick=True)
     write_page(page, tmp_path, "polynomials", command="crossrank paper polynomials", seconds=1)
     assert "quick version" not in (tmp_path / "polynomials.md").read_text()
     (table,) = page.tables.values()
-    assert ["f2", "DCN-V2", "1.50e-03 ± 2e-04", "4.5e-15", "24", "15"] in list(map(list, table))
-    assert ["f1", "DCN (V1 layer)", "1.50e-03 ± 2e-04", "", "24", ""] in list(map(list, table))
+    ours = ["3.00e-03", "2", "L-BFGS (2 of 2)", "24"]
+    assert ["f2", "DCN-V2", "1.50e-03 ± 2e-04", "4.5e-15", *ours, "15"] in list(map(list, table))
+    assert ["f1", "DCN (V1 layer)", "1.50e-03 ± 2e-04", "", *ours, ""] in list(map(list, table))
     assert len(table) == 1 + 3 * 5
 
 
 @pytest.mark.parametrize(("module", "rows"), [(combined, 4), (homogeneous, 5)])
 def test_fits_of_every_depth_make_a_table_and_a_figure(module, rows, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "fit_fresh", lambda make, function, **options: [float(model_size(make()))] * 2)
+    monkeypatch.setattr(module, "fit_fresh", lambda make, function, **options: [[float(model_size(make()))]] * 2)
     page: Page = module.run(quick=True)
     write_page(page, tmp_path, "name", command="crossrank paper name", seconds=1)
     for table in page.tables.values():
@@ -88,6 +90,19 @@ def test_fits_of_every_depth_make_a_table_and_a_figure(module, rows, tmp_path, m
         sizes = [float(cell.partition(" ")[0]) for cell in table[1][1:]]
         assert sizes == sorted(sizes) and sizes[0] < sizes[-1], "deeper networks stand further right"
     assert "<svg" in (tmp_path / "name.svg").read_text()
+
+
+def test_no_row_of_combined_is_a_corner(monkeypatch):
+    given = []
+    monkeypatch.setattr(combined, "fit_fresh", lambda make, function, **options: given.append(options) or [[1.0]])
+    combined.run(quick=True)
+    assert len(given) == 10 and not any(options.get("corners") for options in given)
+
+
+def test_who_gets_corners_is_what_the_page_says():
+    cornered = [name for name, training in homogeneous.models(50, 3).items() if training.corners]
+    assert cornered == ["DCN-V2", "DCN-V2 without bias"]
+    assert "every other row of DCN-V2, with and without bias, is a corner" in homogeneous.TEXT[0]
 
 
 def test_the_combined_function_is_its_parts():

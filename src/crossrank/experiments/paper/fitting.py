@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 from crossrank.nn import CrossNetwork, DeepNetwork, LowRankCrossLayer, OutputLayer
 
 Function = Callable[[Tensor], Tensor]  # (..., B, d) -> (..., B)
 MakeModel = Callable[[], nn.Sequential]
+Optimizer = Callable[[nn.Module, Tensor, Tensor], None]
 TEST_ROWS = 10_000
-WARM_UP, FALL = 0.1, 0.5  # shares of the steps after which the learning rate has grown, and begins to fall
+ROUNDING = 1e-10
+WARM_UP = 0.1  # the share of the steps in which the learning rate grows
 
 
 def cross_model(input_dim: int, num_layers: int, **options: Any) -> nn.Sequential:
@@ -95,28 +97,52 @@ def _monomials(input_dim: int, order: int, count: int, generator: torch.Generato
     return torch.tensor(list(chosen))
 
 
-def fit_exactly(model: nn.Sequential, x: Tensor, y: Tensor, *, rounds: int = 40, iterations: int = 50) -> None:
-    """Full-batch L-BFGS until rounding stops it: first for what lies under the output layer, then for all weights.
+Rows = tuple[Tensor, Tensor]  # x (B, d) and y (B,)
 
-    With one cross layer the first is a linear problem, and well-conditioned while the output weights are alike. Each
-    round divides the loss by what is left of it, because torch's L-BFGS learns no curvature from steps whose absolute
-    effect is below 1e-10.
+
+def fit_exactly(
+    make: MakeModel, rows: Rows, new: Rows, *, optimizer: Optimizer, starts: int
+) -> Iterator[tuple[float, float]]:
+    """Fit from one random start after the other until nothing gets better; one that ends in rounding is the last.
+
+    Yields:
+        For each start the root mean square error on the rows and on new ones.
     """
-    for part in (model[0], model):
-        parameters = [parameter for parameter in part.parameters() if parameter.requires_grad]
+    for _ in range(starts):
+        model = make().double()
+        optimizer(model, *rows)
+        with torch.no_grad():
+            left, error = ((model(x) - y).square().mean().sqrt().item() for x, y in (rows, new))
+        yield left, error
+        if left < ROUNDING:
+            break
+
+
+def lbfgs(model: nn.Module, x: Tensor, y: Tensor, *, rounds: int = 40, iterations: int = 50) -> None:
+    """Full-batch L-BFGS: first for what lies under the output layer, then for all weights.
+
+    With one cross layer the first is a linear problem. Each round divides every weight by how far it moves the output,
+    because a small output weight leaves those under it badly conditioned, and the loss by what is left of it, because
+    torch's L-BFGS learns no curvature from steps whose absolute effect is below 1e-10.
+    """
+    for part in ("0.", ""):
+        vector, output = _flat(model, part)
         left = math.inf
         for _ in range(rounds):
-            with torch.no_grad():
-                loss = (model(x) - y).square().mean().item()
+            loss = (output(vector, x) - y).square().mean().item()
             if not 0 < loss < 0.9 * left:
                 break
             left = loss
-            _minimize(parameters, lambda scale=loss: (model(x) - y).square().mean() / scale, iterations)  # type: ignore[misc]
+            scale = _reach(output, vector, x)
+            vector = _minimize(lambda z: (output(z / scale, x) - y).square().mean() / loss, vector * scale, iterations)  # noqa: B023
+            vector /= scale
+        nn.utils.vector_to_parameters(vector, _trained(model, part).values())
 
 
-def _minimize(parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], iterations: int) -> None:
+def _minimize(loss: Function, start: Tensor, iterations: int) -> Tensor:
+    vector = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
-        parameters,
+        [vector],
         max_iter=iterations,
         max_eval=2 * iterations,
         history_size=20,
@@ -127,11 +153,60 @@ def _minimize(parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], it
 
     def closure() -> float:
         optimizer.zero_grad()
-        value = loss()
+        value = loss(vector)
         value.backward()  # type: ignore[no-untyped-call]
         return value.item()
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return vector.detach()
+
+
+def levenberg_marquardt(model: nn.Module, x: Tensor, y: Tensor, *, iterations: int = 200) -> None:
+    """Gauss-Newton steps, damped until they help; for models with few weights, since it makes their Jacobian."""
+    vector, output = _flat(model)
+    jacobian = vmap(grad(lambda weights, row: output(weights, row[None])[0]), (None, 0))
+    residual, damping = output(vector, x) - y, 1e-2
+    for _ in range(iterations):
+        moved = jacobian(vector, x)  # (B, P)
+        normal = moved.T @ moved
+        damped = normal + torch.diag(damping * (normal.diagonal() + 1e-9))
+        after = vector - torch.linalg.solve(damped, moved.T @ residual)
+        left = output(after, x) - y
+        if left.norm() < residual.norm():
+            vector, residual, damping = after, left, max(damping / 3, 1e-12)
+        elif (damping := 4 * damping) > 1e8:
+            break
+    nn.utils.vector_to_parameters(vector, _trained(model).values())
+
+
+def _trained(model: nn.Module, part: str = "") -> dict[str, Tensor]:
+    return {
+        name: weights for name, weights in model.named_parameters() if weights.requires_grad and name.startswith(part)
+    }
+
+
+def _flat(model: nn.Module, part: str = "") -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]:
+    """The trained weights as one vector, and the model's output as a function of such a vector and of rows."""
+    trained = _trained(model, part)
+    sizes = [weights.numel() for weights in trained.values()]
+
+    def output(vector: Tensor, x: Tensor) -> Tensor:
+        parts = zip(trained.items(), torch.split(vector, sizes), strict=True)
+        values: Tensor = functional_call(model, {name: part.view_as(weights) for (name, weights), part in parts}, (x,))
+        return values
+
+    return nn.utils.parameters_to_vector(trained.values()).detach(), output
+
+
+def _reach(output: Callable[[Tensor, Tensor], Tensor], vector: Tensor, x: Tensor, *, probes: int = 8) -> Tensor:
+    """How far each weight moves the output in the root mean square, estimated by random signs."""
+    vector = vector.clone().requires_grad_()
+    found = torch.zeros_like(vector)
+    for _ in range(probes):
+        signs = torch.randint(2, (len(x),)).to(x) * 2 - 1
+        (moved,) = torch.autograd.grad(output(vector, x) @ signs, vector)
+        found += moved.square() / (probes * len(x))
+    return found.detach().sqrt().clamp(min=1e-4 * found.detach().max().sqrt().item())
 
 
 def fit_fresh(
@@ -144,44 +219,60 @@ def fit_fresh(
     learning_rate: float,
     generator: torch.Generator,
     batch_size: int = 512,
+    starts: int = 1,
+    fall: float = WARM_UP,
     corners: bool = False,
-) -> list[float]:
-    """Adam on rows drawn anew for every step, so that nothing can be learned by heart; several runs side by side.
+) -> list[list[float]]:
+    """Adam on rows drawn anew for every step, so that nothing can be learned by heart; all models side by side.
 
     Args:
-        make: a model with initial weights; called once for each run.
+        make: a model with initial weights; called once for each start of each run.
         function: what to fit, possibly another function for each run. Shape: (R, B, d) -> (R, B).
         learning_rate: the highest; it grows from zero, stays, and falls to zero again along a cosine.
+        fall: the share of the steps after which it falls.
         corners: until it falls, every other row is a corner of the cube. There a monomial of order n is √3ⁿ times as
             large as in the mean over the cube, so one of a high order is found before the weights that lead to it have
             shrunk to nothing.
 
     Returns:
-        The root mean square error of each run on rows that were never trained on.
+        For each run the root mean square error of each start on rows that were never trained on; the start that is
+        best on yet other rows first.
     """
-    models = [make() for _ in range(runs)]
+    models = [make() for _ in range(starts * runs)]
     parameters, _ = stack_module_state(models)
     forward = vmap(lambda weights, x: functional_call(models[0], weights, (x,)))
     optimizer = torch.optim.Adam(parameters.values(), lr=learning_rate, betas=(0.9, 0.99), fused=True)
+
+    def errors(x: Tensor) -> Tensor:
+        """Mean squares; the starts of a run see the same rows. Shape: (R, B, d) -> (S, R)."""
+        output: Tensor = forward(parameters, x.repeat(starts, 1, 1)).unflatten(0, (starts, runs))  # (S, R, B)
+        return (output - function(x)).square().mean(dim=-1)
+
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = learning_rate * _schedule(step / steps)
+        optimizer.param_groups[0]["lr"] = learning_rate * _schedule(step / steps, fall)
         x = sample(generator, runs, batch_size, input_dim)  # (R, B, d)
-        if corners and step < FALL * steps:
+        if corners and step < fall * steps:
             x[:, ::2] = x[:, ::2].sign()
-        loss = (forward(parameters, x) - function(x)).square().mean(dim=1).sum()
+        loss = errors(x).sum()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     with torch.no_grad():
-        x = sample(generator, runs, TEST_ROWS, input_dim)
-        errors: list[float] = (forward(parameters, x) - function(x)).square().mean(dim=1).sqrt().tolist()
-    return errors
+        found = errors(sample(generator, runs, TEST_ROWS, input_dim)).sqrt()  # (S, R)
+        order = errors(sample(generator, runs, TEST_ROWS, input_dim)).argsort(dim=0)
+    ordered: list[list[float]] = found.gather(0, order).T.tolist()
+    return ordered
 
 
-def _schedule(done: float) -> float:
-    if done < FALL:
+def _schedule(done: float, fall: float) -> float:
+    if done < fall:
         return min(done / WARM_UP, 1.0)
-    return 0.5 * (1 + math.cos(math.pi * (done - FALL) / (1 - FALL)))
+    return 0.5 * (1 + math.cos(math.pi * (done - fall) / (1 - fall)))
+
+
+def chosen(errors: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """The spread of the first start of each run, with the errors of all starts."""
+    return {**spread([run[0] for run in errors]), "starts": errors}
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
