@@ -79,7 +79,7 @@ def test_a_batch_is_taken_in_order_and_padded_with_weightless_rows(start, weight
         assert torch.equal(left, right)
 
 
-@pytest.mark.parametrize(("dtype", "rates", "shape"), cases(TYPES, RATES, [(1, 16), (37, 24), (20, 264)]))
+@pytest.mark.parametrize(("dtype", "rates", "shape"), cases(TYPES, RATES, [(1, 16), (37, 24), (20, 264), *LARGE]))
 def test_x0_is_gathered_with_its_column_of_ones(dtype, rates, shape) -> None:
     rows, padded = shape
     widths, sizes = [3, 5, 3], [7, 11, 4]
