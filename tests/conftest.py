@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on a processor; Triton asks when it first sees them
 
 from crossrank.data.prepare import prepare
 from crossrank.data.sources.demo import click_log, schema

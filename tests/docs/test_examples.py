@@ -16,7 +16,7 @@ import nbformat
 from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
 nbformat.validate(notebook)
-NotebookClient(notebook, timeout=120).execute()
+NotebookClient(notebook).execute()
 """
 
 

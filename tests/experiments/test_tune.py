@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -135,32 +134,29 @@ def test_a_search_that_is_killed_outright_leaves_no_worker_and_continues(finishe
     folder = tmp_path / "search"
     asked = {key: value for key, value in ASKED.items() if key != "say"} | {"jobs": 2}
     program = f"""
-import time
+from pathlib import Path
+from threading import Event
 from crossrank.experiments.tune import tune
 from crossrank.training.processor import ProcessorEngine
 
 step = ProcessorEngine.step
 
-def slow(self, batch):
-    time.sleep(0.05)  # so that the kill comes in time on a busy machine too
+def held(self, batch):
+    if list(Path({str(folder)!r}).glob("trials/*.json")):
+        print("held", flush=True)
+        Event().wait(600)  # until the search is killed
     return step(self, batch)
 
-ProcessorEngine.step = slow  # also in its workers, which read this file
+ProcessorEngine.step = held  # also in its workers, which read this file
 if __name__ == "__main__":
     tune({str(dataset.path)!r}, {str(folder)!r}, **{asked!r})
 """
     (tmp_path / "search.py").write_text(program)
-    process = subprocess.Popen([sys.executable, tmp_path / "search.py"])
-    while not list(folder.glob("trials/*.json")):
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = subprocess.Popen([sys.executable, tmp_path / "search.py"], stdout=subprocess.PIPE, text=True)
+    assert "held\n" in process.stdout
     process.kill()
-    process.wait()
-    time.sleep(1)
-    left = sorted(path.name for path in folder.glob("trials/*.json"))
-    time.sleep(1)
-    assert sorted(path.name for path in folder.glob("trials/*.json")) == left
-    assert len(left) < 12
+    process.communicate(timeout=300)  # its output ends when the last process that could write to it has
+    assert 0 < len(list(folder.glob("trials/*.json"))) < 12
     tune.tune(dataset, folder, **ASKED)
     assert content(folder) == content(finished.path)
 

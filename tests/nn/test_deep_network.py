@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crossrank.errors import ConfigError, ShapeError
-from crossrank.nn import ACTIVATIONS, DeepNetwork, Linear, OutputLayer, resolve_activation
+from crossrank.nn import ACTIVATIONS, DeepNetwork, Linear, resolve_activation
 
 
 def test_kernels_are_he_normal_and_biases_zero():
@@ -23,11 +23,6 @@ def test_dropout_acts_on_each_layer_while_training_only():
     zero = dropped == 0
     assert abs(zero.float().mean().item() - 0.25) < 0.05
     torch.testing.assert_close(dropped[~zero], kept[~zero] / 0.75)
-
-
-def test_the_logit_of_one_row_keeps_its_axis():
-    assert OutputLayer(4)(torch.zeros(1, 4)).shape == (1,)
-    assert OutputLayer(4)(torch.zeros(0, 4)).shape == (0,)
 
 
 def test_a_linear_layer_may_go_without_bias():

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import time
 
 import pytest
 
@@ -118,10 +117,8 @@ def first_label(page) -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", COUNTS)
-def test_a_page_opens_quickly_and_draws_what_it_has(visit, name, scheme) -> None:
-    started = time.perf_counter()
+def test_a_page_opens_and_draws_what_it_has(visit, name, scheme) -> None:
     page = visit(name, scheme=scheme)
-    assert time.perf_counter() - started < 5  # on a busy machine; about 0.3 s on an idle one
     assert page.locator("figure svg[role=img]").count() == sum(COUNTS[name])
     assert page.locator("#crosses").is_visible() is (name != "bare")
     for link in page.locator("nav a").all():

@@ -159,17 +159,18 @@ def test_padding_stays_zero(device) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_state_goes_from_a_device_to_the_reference_and_back(device) -> None:
+@pytest.mark.parametrize("shape", ["stacked", "low rank"])
+def test_a_state_goes_from_a_device_to_the_reference_and_back(shape, device) -> None:
     split, settings = rows(250), TrainingSettings(tables="lazy", batch_size=32, learning_rate=0.01, precision="float32")
-    model, other = model_of(SHAPES["stacked"]), model_of(SHAPES["stacked"])
+    model, other = model_of(SHAPES[shape]), model_of(SHAPES[shape])
     optimizer, _ = by_reference(model, split, settings, 11)
     training = start(other, split, settings, device)
     training.optimizer.restore({name: tensor.clone() for name, tensor in optimizer.state().items()})
     on_device(training, 9, epoch=1, batch=3)
-    back = model_of(SHAPES["stacked"])
+    back = model_of(SHAPES[shape])
     last = Optimizer(back, settings)
     last.restore({name: tensor.cpu().clone() for name, tensor in training.optimizer.state().items()})
-    through = model_of(SHAPES["stacked"])
+    through = model_of(SHAPES[shape])
     expected, _ = by_reference(through, split, settings, 20)
     same_weights(back, last, through, expected, 1e-4)
     assert last.state().keys() == expected.state().keys()

@@ -1,10 +1,11 @@
 """Every Triton kernel against its plain reference, on random shapes.
 
-Without a GPU, TRITON_INTERPRET=1 runs them on the processor where Triton is installed.
+Without a GPU they run on the processor, in Triton's interpreter (``tests/conftest.py`` asks for it).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import pytest
@@ -19,10 +20,20 @@ from crossrank.training.rule import UpdateRule
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
-needs_kernels = pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     not (kernels.PRESENT and (INTERPRETED or torch.cuda.is_available())), reason="there is no GPU with Triton here"
 )
 TYPES = [torch.float32, torch.bfloat16]
+RATES = [[0.01], [0.003, 0.05]]
+LARGE = [] if INTERPRETED else [(9000, 264)]
+
+
+def cases(*values: list) -> list[tuple]:
+    """All combinations; in the interpreter, which is slow, only so many that each value comes once."""
+    if not INTERPRETED:
+        return list(itertools.product(*values))
+    most = max(map(len, values))
+    return list(zip(*(itertools.islice(itertools.cycle(some), most) for some in values), strict=True))
 
 
 def numbers(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -52,9 +63,7 @@ def correction(step: int) -> float:
     return (1 - 0.999**step) ** 0.5 / (1 - 0.9**step)
 
 
-@needs_kernels
-@pytest.mark.parametrize("start", [0, 64, 90])
-@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(("start", "weighted"), cases([0, 64, 90], [True, False]))
 def test_a_batch_is_taken_in_order_and_padded_with_weightless_rows(start, weighted) -> None:
     source = Taken(
         integers(0, 9, 100, 3), numbers(1, 100, 2), numbers(2, 100), numbers(3, 100 if weighted else 1).abs()
@@ -70,19 +79,16 @@ def test_a_batch_is_taken_in_order_and_padded_with_weightless_rows(start, weight
         assert torch.equal(left, right)
 
 
-@needs_kernels
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize(("rows", "padded"), [(1, 16), (37, 24), (130, 264)])
-def test_x0_is_gathered_with_its_column_of_ones(dtype, several, rows, padded) -> None:
+@pytest.mark.parametrize(("dtype", "rates", "shape"), cases(TYPES, RATES, [(1, 16), (37, 24), (20, 264), *LARGE]))
+def test_x0_is_gathered_with_its_column_of_ones(dtype, rates, shape) -> None:
+    rows, padded = shape
     widths, sizes = [3, 5, 3], [7, 11, 4]
     starts, first_rows = [0, 21, 76], [0, 7, 18]
     places = [(i, w, starts[i] + j, j, first_rows[i]) for i, w in enumerate(widths) for j in range(w)]
     columns = Columns(*torch.tensor(places).T.contiguous().to(DEVICE))
     ids = torch.stack([integers(i, size, rows) for i, size in enumerate(sizes)], dim=1)
     step = torch.tensor(40, device=DEVICE)
-    rates = [0.003, 0.05] if several else [0.01]
-    made = rule(0.9999, rates, table_decay=0.01 if several else 0.0)
+    made = rule(0.9999, rates, table_decay=0.01 if len(rates) > 1 else 0.0)
     table = Rows(numbers(1, 88), numbers(2, 88 * 3).abs(), integers(3, 41, 22).long(), step, made)
     got, expected = both("embed", ids, numbers(0, rows, 2), table, columns, padded, dtype)
     close(got, expected)
@@ -99,9 +105,7 @@ def test_x0_is_gathered_with_its_column_of_ones(dtype, several, rows, padded) ->
     assert not got[:, 14:].any()
 
 
-@needs_kernels
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", [(1, 8), (77, 40), (300, 72)])
+@pytest.mark.parametrize(("dtype", "shape"), cases(TYPES, [(1, 8), (77, 40), (300, 72)]))
 def test_the_cross_forward_and_backward(dtype, shape) -> None:
     x0, u, xl, gradient, gathered = (numbers(seed, *shape, dtype=dtype) for seed in range(5))
     close(*both("cross", x0, u, xl))
@@ -112,9 +116,7 @@ def test_the_cross_forward_and_backward(dtype, shape) -> None:
         assert not got[0][:, -3:].any()
 
 
-@needs_kernels
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", [(1, 8), (77, 40), (500, 264)])
+@pytest.mark.parametrize(("dtype", "shape"), cases(TYPES, [(1, 8), (77, 40), (40, 264), *LARGE]))
 def test_the_backward_passes_of_relu_and_of_the_output(dtype, shape) -> None:
     h, gradient = numbers(0, *shape, dtype=dtype).relu(), numbers(1, *shape, dtype=dtype)
     weight, by_logits = numbers(2, shape[1] - 3), numbers(3, shape[0])
@@ -132,10 +134,7 @@ def test_the_backward_passes_of_relu_and_of_the_output(dtype, shape) -> None:
         close(got, expected)
 
 
-@needs_kernels
-@pytest.mark.parametrize("loss", [LogLoss(), SquaredError()], ids=["log loss", "squared"])
-@pytest.mark.parametrize("rows", [1, 700, 3000])
-@pytest.mark.parametrize("models", [(), (3,)])
+@pytest.mark.parametrize(("loss", "rows", "models"), cases([LogLoss(), SquaredError()], [1, 700, 3000], [(3,), ()]))
 def test_the_loss_and_its_gradient(loss, rows, models) -> None:
     logits, weights = 20 * numbers(0, *models, rows), numbers(1, *models, rows).relu() + 0.01
     labels = integers(2, 2, *models, rows).float()
@@ -148,7 +147,6 @@ class Doubled(LogLoss):
         return 2 * super().__call__(*rows)
 
 
-@needs_kernels
 def test_a_subclass_of_a_loss_is_computed_as_it_is_written() -> None:
     rows = numbers(0, 50), integers(1, 2, 50).float(), torch.ones(50, device=DEVICE)
     (loss, gradient), (single, by_logits) = (kernels.loss_and_gradient(one, *rows) for one in (Doubled(), LogLoss()))
@@ -166,14 +164,11 @@ def segments_of(seed: int, rows: int, features: int, num_rows: int) -> Segments:
     return expected._replace(starts=expected.starts.int())
 
 
-@needs_kernels
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", TYPES[:1] if INTERPRETED else TYPES)  # there the bits of bfloat16 are multiplied
 @pytest.mark.parametrize(
     ("rows", "features", "width", "num_rows"), [(1, 1, 1, 5), (40, 3, 5, 11), (700, 2, 39, 50), (12000, 1, 4, 9)]
 )
 def test_the_gradients_of_equal_rows_are_summed(dtype, rows, features, width, num_rows) -> None:
-    if INTERPRETED and dtype == torch.bfloat16:
-        pytest.skip("Triton's interpreter multiplies the bits of bfloat16 matrices")
     segments = segments_of(0, rows, features, num_rows)
     first = torch.arange(features, device=DEVICE) * width + 2
     gradient = Gradient(numbers(1, rows, features * width + 7, dtype=dtype), first, width)
@@ -183,17 +178,14 @@ def test_the_gradients_of_equal_rows_are_summed(dtype, rows, features, width, nu
     close(squares, lengths)
 
 
-@needs_kernels
-@pytest.mark.parametrize("width", [1, 5, 39])
-@pytest.mark.parametrize("several", [False, True])
-def test_rows_are_read_as_they_are_by_now(width, several) -> None:
-    table = LazyTable(numbers(0, 50, width), rule(0.9999, [0.003, 0.05] if several else [0.01]))
+@pytest.mark.parametrize(("width", "rates", "table_decay"), cases([1, 5, 39], RATES, [0.0, 0.01]))
+def test_rows_are_read_as_they_are_by_now(width, rates, table_decay) -> None:
+    table = LazyTable(numbers(0, 50, width), rule(0.9999, rates, table_decay=table_decay))
     table.state.copy_(numbers(1, *table.state.shape).abs())
     table.last.copy_(integers(2, 90, 50))
     close(*both("read_rows", table, integers(3, 50, 300), torch.tensor(90, device=DEVICE)))
 
 
-@needs_kernels
 @pytest.mark.parametrize("size", [1e-4, 1e-6, 3e-8, 1e-10])
 def test_rows_with_a_small_gradient_are_read_as_they_are_by_now(size) -> None:
     """In units of the learning rate: where ε counts, the drift itself is at most a few of them."""
@@ -205,42 +197,34 @@ def test_rows_with_a_small_gradient_are_read_as_they_are_by_now(size) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
 
 
-@needs_kernels
-@pytest.mark.parametrize("decay", [0.0, 0.6, 0.9999])
-@pytest.mark.parametrize("clip", [0.0, 0.5])
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("options", [{}, {"schedule": "cosine", "warmup_steps": 3}, {"table_decay": 0.001}])
-def test_the_updates_of_dense_weights_and_rows(decay, clip, several, options) -> None:
-    made = rule(decay, [0.003, 0.05] if several else [0.01, 0.01], **options)
+@pytest.mark.parametrize(
+    ("decay", "clip", "rates", "options"),
+    cases(
+        [0.0, 0.6, 0.9999], [0.0, 0.5], RATES, [{}, {"schedule": "cosine", "warmup_steps": 3}, {"table_decay": 0.001}]
+    ),
+)
+def test_the_updates_of_dense_weights_and_rows(decay, clip, rates, options) -> None:
+    if "table_decay" in options:
+        rates = [0.01] * len(rates)  # models with rates of their own have none
+    made, count = rule(decay, rates, **options), len(rates)
     ends = []
+    batches = [(segments_of(t, 30, 2, 90), numbers(100 + t, 30, 10)) for t in range(12)]
+    first = torch.tensor([0, 5], device=DEVICE)
     for module in (kernels, plain):
-        dense = [numbers(seed, 2, 1500) for seed in range(3)]
-        mean, square = torch.zeros_like(dense[0]), torch.zeros_like(dense[0])
-        average = dense[1].clone() if decay else None
-        copy = torch.empty_like(dense[0], dtype=torch.bfloat16)
+        weight, gradient = numbers(1, count, 1500), numbers(2, count, 1500)
+        dense = [weight, torch.zeros_like(weight), torch.zeros_like(weight)]
+        average = weight.clone() if decay else None
+        copy = torch.empty_like(weight, dtype=torch.bfloat16) if clip else None
         table = LazyTable(numbers(4, 90, 5), made)
         step = torch.zeros((), dtype=torch.int64, device=DEVICE)
-        for t in range(12):
-            segments = segments_of(t, 30, 2, 90)
-            matrix = numbers(100 + t, 30, 10)
-            total, squares = module.sum_segments(segments, Gradient(matrix, torch.tensor([0, 5], device=DEVICE), 5))
-            lengths = [module.squares(dense[2]), squares.sum().expand(2).contiguous()]
+        for segments, matrix in batches:
+            total, squares = module.sum_segments(segments, Gradient(matrix, first, 5))
+            lengths = [module.squares(gradient), squares.sum().expand(count).contiguous()]
             shared = module.begin_update(step, *lengths, made, clip_norm=clip)
-            module.adam(dense[1], mean, square, average, copy, dense[2], shared, made)
+            module.adam(*dense, average, copy, gradient, shared, made)
             module.adam_rows(table, segments, total, shared)
-        ends.append(
-            [
-                *shared,
-                dense[1],
-                mean,
-                square,
-                *([average] if decay else []),
-                copy,
-                table.weight,
-                table.state,
-                table.last,
-            ]
-        )
+        written = [part for part in (average, copy) if part is not None]
+        ends.append([*shared, *dense, *written, table.weight, table.state, table.last])
     for got, expected in zip(*ends, strict=True):
         close(got, expected)
-    assert int(ends[0][0]) == 12
+    assert int(step) == 12
