@@ -24,6 +24,9 @@ from crossrank.nn import FeatureEmbedding
 from crossrank.training.rule import Rate, UpdateRule
 
 
+ROWS_AT_ONCE = 2**18  # brought up to date together: what that needs besides the table must stay small
+
+
 def num_parts(decay: float) -> int:
     """m and v, and the average where there is one."""
     return 3 if decay else 2
@@ -97,8 +100,8 @@ class LazyTable:
         self.rule.age(weight, *self._parts(state), since=self.last[rows], now=step, rate=self._rate(rows))
 
     def _rate(self, rows: Tensor | slice) -> Rate:
-        numbers = torch.arange(len(self.last), device=self.last.device) if isinstance(rows, slice) else rows
-        return self.rule.rate(numbers, len(self.last))
+        every = torch.arange(len(self.last), device=self.last.device)[rows] if isinstance(rows, slice) else rows
+        return self.rule.rate(every, len(self.last))
 
     def _parts(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         mean, square, *average = torch.split(state, self.width, dim=1)
@@ -119,7 +122,9 @@ class LazyTable:
         """Bring every row to this step."""
         if int(self.last.min()) == step:
             return
-        self._age(self.weight, self.state, slice(None), step)
+        for start in range(0, len(self.last), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            self._age(self.weight[rows], self.state[rows], rows, step)
         self.last.fill_(step)
 
     @property
