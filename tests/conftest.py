@@ -60,7 +60,7 @@ def kill_at_step(monkeypatch):
 @pytest.fixture
 def held(monkeypatch) -> dict:
     """Where the model of a training can be found as it is before it is saved."""
-    module, kept = sys.modules["crossrank.training.train"], {}
+    module, kept = sys.modules["crossrank.training.finish"], {}
     original = module.write_run
 
     def keep(folder, *, model, **parts):

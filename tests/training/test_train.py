@@ -12,8 +12,8 @@ import torch
 from crossrank.errors import ConfigError, CrossRankError, RunError
 from crossrank.models import build_model
 from crossrank.runs import Run
+from crossrank.runs.lifecycle import has_checkpoint
 from crossrank.training import Config, train, train_seeds
-from crossrank.training.checkpoint import has_checkpoint
 from crossrank.training.processor import ProcessorEngine
 from crossrank.training.profile import StepClock
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crossrank.data.batches import Batch
-    from crossrank.data.dataset import EncodedDataset, Split
+    from crossrank.data.dataset import EncodedDataset, Split, open_data
     from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
     from crossrank.data.prepare import encode_table
     from crossrank.data.rows import EncodedRows
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "batches": ("Batch",),
-    "dataset": ("EncodedDataset", "Split"),
+    "dataset": ("EncodedDataset", "Split", "open_data"),
     "encoder": ("MISSING_ID", "UNSEEN_ID", "Encoder"),
     "prepare": ("encode_table",),
     "rows": ("EncodedRows",),
@@ -43,6 +43,7 @@ __all__ = [
     "SplitSettings",
     "Table",
     "encode_table",
+    "open_data",
     "open_table",
 ]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from crossrank.files import read_json
 from crossrank.runs import Run
-from crossrank.runs.run import read_json
 
 MOST_POINTS = 400  # of a curve: as many as a wide screen can show
 
