@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from crossrank.data.generators.demo import click_log, schema
 from crossrank.data.prepare import prepare
-from crossrank.data.sources.demo import click_log, schema
 from crossrank.training import train
 
 SMALL = {

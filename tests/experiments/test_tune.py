@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from crossrank.data.generators.demo import schema
 from crossrank.data.prepare import prepare
-from crossrank.data.sources.demo import schema
 from crossrank.errors import ConfigError, MissingExtraError, RunError
 from crossrank.experiments import trials, tune
 from crossrank.experiments.space import Space

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from crossrank.data.generators.demo import PLANTED, DemoLog, click_log, schema
 from crossrank.data.prepare import prepare
-from crossrank.data.sources.demo import PLANTED, DemoLog, click_log, schema
 from crossrank.data.splits import SPLITS, SplitSettings
 from crossrank.data.table import open_table
 from crossrank.errors import RunError

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
+from crossrank.data.generators.criteo_like import BEST_BY_ORDER
+from crossrank.data.generators.synthetic import synthesize
 from crossrank.data.sources import criteo
-from crossrank.data.sources.criteo_like import BEST_BY_ORDER
-from crossrank.data.sources.synthetic import synthesize
 from crossrank.data.splits import SPLITS
 from crossrank.experiments.figures import dots, lines
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.paper.studies import HEADER, Setting, cells, first_runs, measure_tasks, tasks, trained_on
+from crossrank.experiments.paper.table6 import CRITEO
 from crossrank.files import read_json
-from crossrank.models.paper_settings import CRITEO
 from crossrank.schema import Schema
 
 if TYPE_CHECKING:
