@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossrank.data.arrays import array_checksum, map_array
-from crossrank.data.batches import Batch, ShuffledOrder, ahead
+from crossrank.data.batches import Batch, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
 from crossrank.data.splits import SPLITS
@@ -33,7 +33,7 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 WINDOW_BYTES = 2**30
 BLOCK_BYTES = 2**19
-BATCHES_AHEAD = 3
+PREFETCHED_BATCHES = 3
 
 
 class Split:
@@ -123,7 +123,7 @@ class Split:
                 rows = self.rows.slice(start, stop) if order is None else self.rows.take(order.rows(start, stop))
                 yield Batch.of(rows)
 
-        return ahead(make(), depth=BATCHES_AHEAD)
+        return prefetch(make(), depth=PREFETCHED_BATCHES)
 
     def order(self, seed: int, epoch: int) -> ShuffledOrder:
         """The order of the rows in an epoch, the same on every device and machine."""

@@ -18,9 +18,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from crossrank.data.lines import LineBuffer
+from crossrank.data.packed_texts import PAD, WORD_BYTES, Bytes, Places, Words, words_in
 from crossrank.data.parallel import for_each
 from crossrank.data.records import Flaw, Record, likely_separator, read_records
-from crossrank.data.words import PAD, WORD_BYTES, Bytes, Places, Words, words_in
 from crossrank.errors import DataError, SchemaError, listing
 
 OnError: TypeAlias = Literal["raise", "skip"]

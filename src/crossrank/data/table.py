@@ -10,12 +10,12 @@ from typing import Any, Protocol, get_args
 
 import polars as pl
 
-from crossrank.data.batches import ahead
+from crossrank.data.batches import prefetch
 from crossrank.data.delimited import DelimitedFile, OnError, Piece, check_names
 from crossrank.data.foreign import check_format
 from crossrank.data.lines import unreadable
+from crossrank.data.packed_texts import Words, texts_of_words
 from crossrank.data.parquet import ParquetFile
-from crossrank.data.words import Words, texts_of_words
 from crossrank.errors import ConfigError, DataError, SchemaError, did_you_mean, listing
 
 CHUNK_ROWS = 65_536  # more would need more memory, fewer more calls for each row
@@ -125,7 +125,7 @@ class Table:
         skipped: Counter[str] = Counter()
         first_row = 0
         for index, part in enumerate(self.parts):
-            for piece in ahead(_pieces(part, columns, rows, skipped, as_words), depth=1):
+            for piece in prefetch(_pieces(part, columns, rows, skipped, as_words), depth=1):
                 share = (index + piece.share_done) / len(self.parts)
                 yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words)
                 first_row += piece.frame.height

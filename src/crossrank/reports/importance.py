@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from crossrank.reports.contents import optional
+from crossrank.reports.markup import Markup, decimal, places, table, text
 from crossrank.reports.quality import METRICS, figure
-from crossrank.reports.tables import Markup, decimal, places, table, text
 from crossrank.runs import Run
 
 SHOWN = 20  # features of one run; the others are folded away

@@ -18,7 +18,7 @@ from crossrank.files import write_text, writing
 from crossrank.reports import quality, sections
 from crossrank.reports.contents import run_contents
 from crossrank.reports.importance import importance
-from crossrank.reports.tables import Markup, text
+from crossrank.reports.markup import Markup, text
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from crossrank.reports.contents import optional
-from crossrank.reports.tables import Markup, amount, brief, decimal, signed, table, text
+from crossrank.reports.markup import Markup, amount, brief, decimal, signed, table, text
 from crossrank.runs import Run
 
 

@@ -17,8 +17,8 @@ from crossrank.evaluation.stability import stability
 from crossrank.models import MODELS, parse_model_settings
 from crossrank.models.cost import PARTS, model_cost
 from crossrank.reports.contents import spectra
+from crossrank.reports.markup import Markup, amount, decimal, percent, table, text
 from crossrank.reports.quality import METRICS, are_seeds, figure, measured
-from crossrank.reports.tables import Markup, amount, decimal, percent, table, text
 from crossrank.runs import Run
 from crossrank.schema import InputLayout
 from crossrank.training import Config
