@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from crossrank.data.batches import Batch
     from crossrank.data.dataset import EncodedDataset, Split, open_data
     from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
+    from crossrank.data.parts import Part, Piece
     from crossrank.data.prepare import encode_table
     from crossrank.data.rows import EncodedRows
     from crossrank.data.splits import SPLITS, SplitSettings
@@ -23,6 +24,7 @@ _HOMES = {
     "batches": ("Batch",),
     "dataset": ("EncodedDataset", "Split", "open_data"),
     "encoder": ("MISSING_ID", "UNSEEN_ID", "Encoder"),
+    "parts": ("Part", "Piece"),
     "prepare": ("encode_table",),
     "rows": ("EncodedRows",),
     "splits": ("SPLITS", "SplitSettings"),
@@ -39,6 +41,8 @@ __all__ = [
     "EncodedDataset",
     "EncodedRows",
     "Encoder",
+    "Part",
+    "Piece",
     "Split",
     "SplitSettings",
     "Table",

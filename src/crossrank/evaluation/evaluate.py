@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crossrank.data import EncodedDataset, Encoder, Split, Table, open_data
+from crossrank.data import EncodedDataset, Encoder, Split, open_data
 from crossrank.errors import DataError
 from crossrank.evaluation.intervals import measure_intervals
 from crossrank.evaluation.metrics import measure
 from crossrank.models import Model
 from crossrank.models.base import SCORING_ROWS
 from crossrank.schema import LabelKind
+
+if TYPE_CHECKING:
+    from crossrank.data import Table
 
 
 class Trained(Protocol):

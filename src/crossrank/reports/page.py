@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossrank.data import EncodedDataset, open_data
 from crossrank.errors import ConfigError, RunError, did_you_mean, listing
@@ -21,6 +21,9 @@ from crossrank.reports.importance import importance
 from crossrank.reports.markup import Markup, text
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run
+
+if TYPE_CHECKING:
+    from crossrank.data import Table
 
 ASSETS = files("crossrank.reports") / "assets"
 SCRIPTS = ("charts.js", "quality.js", "features.js", "map.js")
@@ -64,8 +67,9 @@ def write_report(
     names = _names([*chosen, *baselines])
     contents = [run_contents(run, names[run.path]) for run in chosen]
     if data is not None:
+        opened = open_data(data)
         for run, content in zip(chosen, contents, strict=True):
-            content["curves"] = _curves(run, data, group_column)
+            content["curves"] = _curves(run, opened, group_column)
     _check_column(group_column, contents)
     path = Path(into) if into is not None else folder
     page = _page(chosen, baselines, names, {"runs": contents, "column": group_column})
@@ -108,17 +112,16 @@ def _names(runs: Sequence[Run]) -> dict[Path, str]:
     return names
 
 
-def _curves(run: Run, data: Any, group_column: str | None) -> dict[str, Any]:
+def _curves(run: Run, data: EncodedDataset | Table, group_column: str | None) -> dict[str, Any]:
     """Curves of other rows than those kept with the run."""
-    opened = open_data(data)
-    rows = encoded_rows(run.encoder, opened, "test")
+    rows = encoded_rows(run.encoder, data, "test")
     curves = measure_curves(run.model, rows, run.encoder)
-    if isinstance(opened, EncodedDataset):
+    if isinstance(data, EncodedDataset):
         return {"split": "test", **curves}
     if group_column is not None and group_column not in curves["groups"]:
         import numpy as np
 
-        chunks = [chunk.frame[group_column].cast(str) for chunk in opened.chunks([group_column])]
+        chunks = [chunk.frame[group_column].cast(str) for chunk in data.chunks([group_column])]
         values = np.concatenate([chunk.fill_null("<missing>").to_numpy() for chunk in chunks])
         labels, scores = (np.asarray(part, np.float64) for part in (rows.labels, score_split(run.model, rows)))
         curves["groups"][group_column] = group_metrics(values, labels, scores, curves["kind"])
