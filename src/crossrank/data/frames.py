@@ -54,8 +54,7 @@ class StreamPart:
         self.folder = Path(tempfile.mkdtemp(prefix="crossrank-"))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.columns: tuple[str, ...] = ()
-        first = self._frame(0)
-        if first is None:
+        if self._frame(0) is None:
             raise DataError("A stream must have at least one data frame; got none.")
 
     def num_rows(self) -> int | None:
@@ -82,8 +81,8 @@ class StreamPart:
                     f"A stream must go on to its end; it broke off after {size:,} rows.", hint="Open it anew."
                 )
             state, self._state = self._state, "broken"  # unless the frame arrives whole
-            given = next(self._frames, None) if state == "open" else None
-            if given is None:
+            given = next(self._frames, self) if state == "open" else self
+            if given is self:
                 self._state = "ended"
                 return None
             frame = frame_of(given)
@@ -109,8 +108,8 @@ def frame_of(source: Any) -> pl.DataFrame:
         columns = [(str(name), values) for name, values in source.items()]
     else:
         raise DataError(
-            f"A table must be a path, several paths, a data frame or a mapping from names to values; got "
-            f"{type(source).__name__}."
+            f"A table must be a path, several paths, a data frame, a mapping from names to values, an iterator of such "
+            f"or a Part; got {type(source).__name__}."
         )
     check_names([name for name, _ in columns], "the data frame")
     try:
