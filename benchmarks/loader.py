@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from crossrank.data import EncodedDataset
-from crossrank.data.sources.synthetic import synthesize
+from crossrank.data.generators.synthetic import synthesize
 from crossrank.training import train
 from crossrank.training.profile import StepClock
 

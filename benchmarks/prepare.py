@@ -81,8 +81,8 @@ def generate(folder: Path, rows: int) -> Path:
     """Generated Criteo text with a header, which FuxiCTR cannot do without."""
     path = folder / f"criteo-{rows}.csv"
     if not path.is_file():
+        from crossrank.data.generators.synthetic import synthesize
         from crossrank.data.sources.criteo import COLUMNS
-        from crossrank.data.sources.synthetic import synthesize
 
         plain = folder / "plain.txt"
         synthesize(plain, rows=rows, overwrite=True)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossrank.data.sources.criteo_like import SIZES
+from crossrank.data.generators.criteo_like import SIZES
 
 HERE = Path(__file__).parent
 TORCH = "torch==2.13.0"

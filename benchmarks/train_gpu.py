@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from crossrank.data import DatasetWriter, EncodedDataset, EncodedRows, Encoder
+from crossrank.data.generators.synthetic import synthesize
 from crossrank.data.rows import LabeledRows
-from crossrank.data.sources.synthetic import synthesize
 from crossrank.data.vocabulary import Vocabulary
 from crossrank.evaluation.evaluate import evaluate_split
 from crossrank.models import Model, build_model, parse_model_settings

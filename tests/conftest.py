@@ -13,8 +13,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on a processor; Triton asks when it first sees them
 
+from crossrank.data.generators.demo import click_log, schema
 from crossrank.data.prepare import prepare
-from crossrank.data.sources.demo import click_log, schema
 from crossrank.training import train
 
 SMALL = {
@@ -64,7 +64,7 @@ def kill_at_step(monkeypatch):
 @pytest.fixture
 def held(monkeypatch) -> dict:
     """Where the model of a training can be found as it is before it is saved."""
-    module, kept = sys.modules["crossrank.training.train"], {}
+    module, kept = sys.modules["crossrank.training.finish"], {}
     original = module.write_run
 
     def keep(folder, *, model, **parts):

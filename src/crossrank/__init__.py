@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from crossrank.evaluation import evaluate, explain
     from crossrank.runs import Run
     from crossrank.schema import Schema
-    from crossrank.training import train
+    from crossrank.training.train import train
 
 __version__ = "0.1.0"
 __all__ = ["EncodedDataset", "Encoder", "Run", "Schema", "evaluate", "explain", "train"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from crossrank.errors import CrossRankError
+from crossrank.errors import CrossRankError, RunError
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -24,6 +24,26 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.partial")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} must be readable JSON; {error}.", hint="The folder is damaged: train again.") from None
+
+
+def partial_of(folder: Path) -> Path:
+    """What a folder is called until it is complete."""
+    return folder.with_name(f"{folder.name}.partial")
+
+
+def fresh_partial(folder: Path) -> Path:
+    """An empty folder to fill and then to :func:`publish`; what an earlier start left behind is removed."""
+    partial = partial_of(folder)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
 
 
 def publish(partial: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossrank.data import Split
-from crossrank.data.batches import ahead
+from crossrank.data.batches import prefetch
 from crossrank.data.rows import EncodedRows, LabeledRows, offsets_of
 from crossrank.errors import ConfigError, DataError
 
@@ -129,7 +129,7 @@ def test_impossible_batches_are_refused_before_the_first(options):
 
 
 def _threads():
-    return [thread for thread in threading.enumerate() if thread.name == "crossrank-ahead"]
+    return [thread for thread in threading.enumerate() if thread.name == "crossrank-prefetch"]
 
 
 def test_the_thread_ends_when_the_consumer_stops_early():
@@ -145,7 +145,7 @@ def test_an_error_in_the_thread_reaches_the_consumer():
         yield 1
         raise DataError("broken")
 
-    received = ahead(items(), depth=1)
+    received = prefetch(items(), depth=1)
     assert next(received) == 1
     with pytest.raises(DataError, match="broken"):
         next(received)

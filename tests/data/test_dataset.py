@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from crossrank.data import DatasetWriter, EncodedDataset, Encoder, arrays
+from crossrank.data import DatasetWriter, EncodedDataset, Encoder, arrays, open_data
 from crossrank.data.arrays import ArrayWriter
 from crossrank.data.prepare import prepare
 from crossrank.data.rows import LabeledRows
@@ -53,6 +53,13 @@ dataset = EncodedDataset.open({str(original.path)!r})
 assert sum(len(batch) for batch in dataset.train.batches(32, seed=0)) == dataset.num_rows["train"]
 """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_data_are_opened_as_what_they_are(original, tmp_path):
+    FRAME.drop("tags").write_csv(tmp_path / "rows.csv", separator=";")
+    assert open_data(original) is original
+    assert open_data(str(original.path)).fingerprint == original.fingerprint
+    assert open_data(tmp_path / "rows.csv", separator=";").num_rows() == open_data(FRAME).num_rows() == 200
 
 
 def test_the_arrays_are_true_npy_files(original):

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from crossrank.data.sources import demo
-from crossrank.data.sources.planted import entropy, factors
+from crossrank.data.generators import demo
+from crossrank.data.generators.planted import entropy, factors
 from crossrank.errors import ConfigError
 
 ROWS = 60_000

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from crossrank.data.describe import column_warnings, describe
+from crossrank.data.generators.demo import schema
 from crossrank.data.prepare import prepare
-from crossrank.data.sources.demo import schema
 from crossrank.schema import Categorical, Label, Numeric, Schema
 from crossrank.schema.draft import draft_schema
 

@@ -11,11 +11,12 @@ import polars as pl
 import pytest
 
 from crossrank.data.dataset import EncodedDataset
+from crossrank.data.generators import criteo_like, synthetic
+from crossrank.data.generators.criteo_like import CHUNK_ROWS, CROSSES, MISSING, SIZES, Chunk, truth
+from crossrank.data.generators.planted import entropy, sigmoid
+from crossrank.data.generators.synthetic import synthesize
 from crossrank.data.prepare import prepare
-from crossrank.data.sources import criteo, criteo_like, synthetic
-from crossrank.data.sources.criteo_like import CHUNK_ROWS, CROSSES, MISSING, SIZES, Chunk, truth
-from crossrank.data.sources.planted import entropy, sigmoid
-from crossrank.data.sources.synthetic import synthesize
+from crossrank.data.sources import criteo
 from crossrank.data.vocabulary import FIRST_ID, UNSEEN_ID
 from crossrank.errors import ConfigError, DataError
 from crossrank.schema import Schema

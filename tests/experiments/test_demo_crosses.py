@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from crossrank.data.generators.demo import PLANTED, click_log, schema
 from crossrank.data.prepare import prepare
-from crossrank.data.sources.demo import PLANTED, click_log, schema
 from crossrank.evaluation import explain
 from crossrank.experiments.compress import compress
 from crossrank.experiments.demo import MODELS

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from crossrank.data.generators.synthetic import synthesize
 from crossrank.data.prepare import prepare
-from crossrank.data.sources.synthetic import synthesize
 from crossrank.errors import ConfigError
 from crossrank.experiments.paper import criteo, movielens, run_all, run_experiment, studies, understanding
 from crossrank.experiments.paper.criteo_studies import MEMORY, QUALITY, STUDIES
 from crossrank.experiments.paper.page import write_page
+from crossrank.experiments.paper.table6 import CRITEO, two_digits
 from crossrank.models import parse_model_settings
 from crossrank.models.cost import model_cost
-from crossrank.models.paper_settings import CRITEO, two_digits
 from crossrank.runs import Run
 from crossrank.training import Config
 

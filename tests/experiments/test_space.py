@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from crossrank.errors import ConfigError
+from crossrank.experiments.paper.table6 import CRITEO
 from crossrank.experiments.space import Choice, Range, Space, default_space
-from crossrank.models.paper_settings import CRITEO
 from crossrank.training import Config
 
 MAIN_TABLE = ["pnn", "deepfm", "dlrm", "xdeepfm", "autoint-plus", "dcn", "dnn", "dcn-v2", "dcn-mix", "cross-net"]

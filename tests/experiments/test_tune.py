@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from crossrank.data.generators.demo import schema
 from crossrank.data.prepare import prepare
-from crossrank.data.sources.demo import schema
 from crossrank.errors import ConfigError, MissingExtraError, RunError
 from crossrank.experiments import trials, tune
 from crossrank.experiments.space import Space
 from crossrank.schema import Schema
-from crossrank.training import trainer
+from crossrank.training import seeds, trainer
 
 pytest.importorskip("optuna")
 pytest.importorskip("matplotlib")
@@ -236,14 +236,14 @@ def test_a_family_that_trains_as_one_program_ends_as_one_after_the_other(
     asked = FAMILIES | {"space": space, "trials": 12, "stages": 1}
     apart = tune.tune(plain_dataset, tmp_path / "apart", **asked)
     shared = []
-    share = TRAIN.share_a_program
+    share = seeds.joint_engine
 
     def count(models, *args, **options):
         shared.append(len(models))
         return share(models, *args, **options)
 
-    monkeypatch.setattr(TRAIN, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
-    monkeypatch.setattr(TRAIN, "share_a_program", count)
+    monkeypatch.setattr(seeds, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
+    monkeypatch.setattr(seeds, "joint_engine", count)
     together = tune.tune(plain_dataset, tmp_path / "together", **asked)
     assert shared == [4, 4, 4]
     for row, other in zip(
@@ -264,7 +264,7 @@ def test_in_a_family_a_hopeless_and_a_diverging_trial_end_alone(plain_dataset, t
     earlier = [trials.Trial(number=i, score=0.6, curve=[0.6] * 7, **good) for i in range(8)]
     options = {"dataset": plain_dataset.path, "seed": 1, "space": Space.parse(space), "max_parameters": 10**6}
     tasks = [trials.Task(folder=tmp_path, number=8 + i, earlier=earlier, **options) for i in range(8)]
-    monkeypatch.setattr(TRAIN, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
+    monkeypatch.setattr(seeds, "choose_device", lambda name: types.SimpleNamespace(type="not a processor"))
     monkeypatch.setattr(TRAIN, "train", None)
     states = {(trial.values[RATE], trial.state) for trial in trials.run_family(tasks)}
     assert states == {(1e-8, "pruned"), (1e-2, "complete"), (1e30, "failed")}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crossrank.data.sources.demo import schema
+from crossrank.data.generators.demo import schema
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crossrank.data.sources.demo import PLANTED
+from crossrank.data.generators.demo import PLANTED
 from crossrank.errors import RunError
 from crossrank.experiments.demo import run_demo, strongest_crosses
 from crossrank.runs import Run

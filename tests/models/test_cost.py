@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from crossrank.experiments.paper.table6 import CRITEO, MOVIELENS, two_digits
 from crossrank.models import MODELS, build_model, parse_model_settings
 from crossrank.models.cost import PARTS, Cost, cost_table, model_cost
-from crossrank.models.paper_settings import CRITEO, MOVIELENS, two_digits
 from crossrank.schema import Feature
 
 V, F, M, E = 100, 3, 2, 4  # vocabulary size, embedded features, numbers, embedding width

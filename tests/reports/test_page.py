@@ -18,8 +18,8 @@ from crossrank.evaluation.metrics import measure, sigmoid
 from crossrank.experiments.compress import compress
 from crossrank.reports import write_report
 from crossrank.reports.contents import learning
+from crossrank.reports.markup import amount, decimal
 from crossrank.reports.page import ASSETS
-from crossrank.reports.tables import amount, decimal
 from crossrank.runs import Run
 
 # As published: d3 7.9.2 and @observablehq/plot 0.6.17 of the npm registry, dist/.

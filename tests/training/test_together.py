@@ -35,7 +35,7 @@ SMALL = {
 def shared(monkeypatch) -> None:
     """Share programs on the processor too."""
     anything = types.SimpleNamespace(type="not a processor")
-    monkeypatch.setattr(sys.modules["crossrank.training.train"], "choose_device", lambda name: anything)
+    monkeypatch.setattr(sys.modules["crossrank.training.seeds"], "choose_device", lambda name: anything)
 
 
 def config_of(learning_rate: float = 0.05) -> Config:

@@ -14,8 +14,8 @@ from crossrank.errors import ConfigError, CrossRankError, RunError
 from crossrank.evaluation.spectrum import measure_spectra
 from crossrank.models import build_model
 from crossrank.runs import Run
+from crossrank.runs.lifecycle import has_checkpoint
 from crossrank.training import Config, train, train_seeds
-from crossrank.training.checkpoint import has_checkpoint
 from crossrank.training.processor import ProcessorEngine
 from crossrank.training.profile import StepClock
 

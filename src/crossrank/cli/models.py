@@ -20,8 +20,8 @@ def cost(
     """Count a model's parameters and multiply-adds per row."""
     from crossrank.config import load_toml, override
     from crossrank.data import EncodedDataset
+    from crossrank.experiments.paper.table6 import CRITEO
     from crossrank.models.cost import cost_table, model_cost
-    from crossrank.models.paper_settings import CRITEO
     from crossrank.training import Config
 
     if paper:

@@ -79,7 +79,7 @@ def data_synthesize(
     as_json: Json = False,
 ) -> None:
     """Generate a click log of any size whose crosses and best log loss are known."""
-    from crossrank.data.sources.synthetic import synthesize
+    from crossrank.data.generators.synthetic import synthesize
 
     if not rows.replace("_", "").isdecimal():
         raise typer.BadParameter(f"must be a whole number; got '{rows}'", param_hint="--rows")

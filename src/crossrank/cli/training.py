@@ -123,31 +123,30 @@ def train(
 ) -> None:
     """Train a model, measure it on the test rows, and save it as a run folder."""
     from crossrank.config import load_toml, override
+    from crossrank.data import EncodedDataset, open_data
     from crossrank.training import Config, train_seeds
     from crossrank.training import train as train_run
     from crossrank.training.profile import StepClock
 
     settings = override(load_toml(config) if config else {}, sets or [])
     Config.parse(settings)  # before anything is read
-    meaning = None
-    if (data / "manifest.json").is_file():
+    meaning, opened = None, open_data(data)
+    if isinstance(opened, EncodedDataset):
         _refuse("a prepared dataset, which has its schema", schema=schema, label=label)
     else:
-        from crossrank.data.table import open_table
-
-        meaning = _schema(open_table(data), schema, label)
+        meaning = _schema(opened, schema, label)
     options: dict[str, Any] = {"config": settings, "schema": meaning, "overwrite": overwrite, "track": track}
     if seeds > 1:
         _refuse(f"--seeds {seeds}, which trains the seeds 0 to {seeds - 1}", seed=seed or None, profile=profile or None)
         with interruptible(lambda: f"the same command goes on with it: {same_command()}"):
-            summary = train_seeds(data, into=into, seeds=seeds, **options)
+            summary = train_seeds(opened, into=into, seeds=seeds, **options)
         _show_spread(summary, as_json)
         if summary["still_improving"]:
             say(f"note: {summary['still_improving']} of {seeds} seeds {STILL_IMPROVING}")
     else:
         clock = StepClock() if profile else None
         with interruptible(lambda: _how_to_resume(into)):
-            run = train_run(data, into=into, seed=seed, resume=resume, clock=clock, **options)
+            run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
         if clock:
             _show_profile(clock.rows())
         _show_metrics(run.report["test"], as_json)
@@ -171,7 +170,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a trained model."""
-    from crossrank.data.table import open_table
+    from crossrank.data import EncodedDataset, open_data
     from crossrank.evaluation.evaluate import evaluate_with_intervals as measure
     from crossrank.runs import Run
 
@@ -179,11 +178,11 @@ def evaluate(
     if data is None:
         _show_metrics(_stored(opened, split or "test"), as_json)
         return
-    if (data / "manifest.json").is_file():
-        _show_metrics(measure(opened, data, split=split or "test"), as_json)
+    table = open_data(data, separator=separator, on_error=on_error)
+    if isinstance(table, EncodedDataset):
+        _show_metrics(measure(opened, table, split=split or "test"), as_json)
         return
     _refuse("a table, of which all rows are measured", split=split)
-    table = open_table(data, separator=separator, on_error=on_error)
     metrics = measure(opened, table)
     _say_skipped(table)
     _show_metrics(metrics, as_json)
@@ -231,7 +230,7 @@ def _say_skipped(table: Any) -> None:
 
 
 def _how_to_resume(into: Path) -> str:
-    from crossrank.training.plan import is_interrupted
+    from crossrank.runs.lifecycle import is_interrupted
 
     if not is_interrupted(into):
         return "there was no evaluation yet to go on from, so nothing is kept"

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crossrank.data.batches import Batch
-    from crossrank.data.dataset import EncodedDataset, Split
+    from crossrank.data.dataset import EncodedDataset, Split, open_data
     from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
+    from crossrank.data.parts import Part, Piece
     from crossrank.data.prepare import encode_table
     from crossrank.data.rows import EncodedRows
     from crossrank.data.splits import SPLITS, SplitSettings
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "batches": ("Batch",),
-    "dataset": ("EncodedDataset", "Split"),
+    "dataset": ("EncodedDataset", "Split", "open_data"),
     "encoder": ("MISSING_ID", "UNSEEN_ID", "Encoder"),
+    "parts": ("Part", "Piece"),
     "prepare": ("encode_table",),
     "rows": ("EncodedRows",),
     "splits": ("SPLITS", "SplitSettings"),
@@ -39,10 +41,13 @@ __all__ = [
     "EncodedDataset",
     "EncodedRows",
     "Encoder",
+    "Part",
+    "Piece",
     "Split",
     "SplitSettings",
     "Table",
     "encode_table",
+    "open_data",
     "open_table",
 ]
 

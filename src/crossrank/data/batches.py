@@ -103,7 +103,7 @@ class ShuffledOrder:
         return self._window_rows
 
 
-def ahead(items: Generator[T], *, depth: int) -> Iterator[T]:
+def prefetch(items: Generator[T], *, depth: int) -> Iterator[T]:
     """The same items, made by a thread that works ahead; it ends when the consumer stops early.
 
     Args:
@@ -131,7 +131,7 @@ def ahead(items: Generator[T], *, depth: int) -> Iterator[T]:
         finally:
             items.close()
 
-    thread = threading.Thread(target=work, name="crossrank-ahead", daemon=True)
+    thread = threading.Thread(target=work, name="crossrank-prefetch", daemon=True)
     thread.start()
     try:
         while (entry := ready.get()) is not None:

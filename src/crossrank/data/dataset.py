@@ -14,10 +14,10 @@ import json
 from collections.abc import Generator, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossrank.data.arrays import array_checksum, map_array
-from crossrank.data.batches import Batch, ShuffledOrder, ahead
+from crossrank.data.batches import Batch, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
 from crossrank.data.splits import SPLITS
@@ -25,11 +25,15 @@ from crossrank.errors import ConfigError, DataError, did_you_mean, listing
 from crossrank.files import checksum
 from crossrank.schema import Feature, Schema
 
+if TYPE_CHECKING:
+    from crossrank.data.table import Table
+
 FORMAT = "crossrank dataset"
 FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
 WINDOW_BYTES = 2**30
 BLOCK_BYTES = 2**19
-BATCHES_AHEAD = 3
+PREFETCHED_BATCHES = 3
 
 
 class Split:
@@ -119,7 +123,7 @@ class Split:
                 rows = self.rows.slice(start, stop) if order is None else self.rows.take(order.rows(start, stop))
                 yield Batch.of(rows)
 
-        return ahead(make(), depth=BATCHES_AHEAD)
+        return prefetch(make(), depth=PREFETCHED_BATCHES)
 
     def order(self, seed: int, epoch: int) -> ShuffledOrder:
         """The order of the rows in an epoch, the same on every device and machine."""
@@ -228,9 +232,30 @@ class EncodedDataset:
             )
 
 
+def is_dataset(path: Path) -> bool:
+    """Whether a folder is an encoded dataset."""
+    return (path / MANIFEST).is_file()
+
+
+def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
+    """What rows a source has: an encoded dataset, or the folder of one, or else a raw table.
+
+    Args:
+        source: an encoded dataset or its folder, or whatever :func:`~crossrank.data.table.open_table` opens.
+        table_options: what ``open_table`` takes; they say nothing about an encoded dataset.
+    """
+    if isinstance(source, EncodedDataset):
+        return source
+    if isinstance(source, str | Path) and is_dataset(Path(source)):
+        return EncodedDataset.open(source)
+    from crossrank.data.table import open_table  # which needs polars
+
+    return open_table(source, **table_options)
+
+
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         got = "a file" if path.is_file() else "a folder without manifest.json" if path.is_dir() else "no such folder"
         table = path if path.is_file() else "TABLE"

@@ -9,19 +9,20 @@ are wanted as words are cut out of a plain block by numpy alone, for half of wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from crossrank.data.lines import LineBuffer
+from crossrank.data.packed_texts import PAD, WORD_BYTES, Bytes, Places, Words, words_in
 from crossrank.data.parallel import for_each
+from crossrank.data.parts import Piece, check_names
 from crossrank.data.records import Flaw, Record, likely_separator, read_records
-from crossrank.data.words import PAD, WORD_BYTES, Bytes, Places, Words, words_in
-from crossrank.errors import DataError, SchemaError, listing
+from crossrank.errors import DataError
 
 OnError: TypeAlias = Literal["raise", "skip"]
 BOM = b"\xef\xbb\xbf"
@@ -33,18 +34,6 @@ PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstandard begin
 COUNTED_BYTES = 1 << 20
 CACHED_LINES = 2048  # whose fields are cut at once: more would leave the processor's caches on the way
 LF, CR, QUOTE = b'\n\r"'
-
-
-class Piece(NamedTuple):
-    """Some rows of a file: their numbers there, counted from 1, and the share of the file that is read by now.
-
-    The frame has the columns that are not among the words.
-    """
-
-    frame: pl.DataFrame
-    numbers: Sequence[int]
-    share_done: float
-    words: Mapping[str, Words] = {}
 
 
 class DelimitedFile:
@@ -256,13 +245,6 @@ def _fields(raw: Bytes, ends: Places, separator: int, width: int) -> tuple[Words
     if sizes.max() > WORD_BYTES:
         short &= (sizes.reshape(-1, width) <= WORD_BYTES).all(axis=0)
     return words_in(text, stops, sizes).reshape(-1, width), short
-
-
-def check_names(names: Sequence[str], source: str, *, hint: str = "") -> None:
-    """Refuse columns of one name."""
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise SchemaError(f"The columns of {source} must have different names; got {listing(twice)} twice.", hint=hint)
 
 
 def _guess_separator(path: Path, first_line: str) -> str:

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data.dataset import EncodedDataset
+from crossrank.data.dataset import EncodedDataset, open_data
 from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
 from crossrank.data.labels import labels_of_chunk, unusable_rows
 from crossrank.data.rows import EncodedRows, Floats
@@ -31,6 +30,8 @@ from crossrank.schema.draft import Draft, draft_features, draft_schema
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from crossrank.data.table import Table
 
 SAMPLE_ROWS = 200_000
 FEWEST_ROWS = 50  # fewer may agree with the label by chance
@@ -85,14 +86,13 @@ def describe(
         label: the label's name, for the draft. Without, and where no column has a usual name, there is no signal.
         min_count: the minimum count that the share of rare values is told for.
     """
-    if isinstance(source, str | Path) and (Path(source) / "manifest.json").is_file():
-        source = EncodedDataset.open(source)
+    source = open_data(source, **table_options)
     if isinstance(source, EncodedDataset):
         train, target = source.train, source.schema.label
         some = train.rows.slice(0, min(train.num_rows, SAMPLE_ROWS))
         columns = _summarise(source.encoder, train.num_rows, some.encoded, some.labels, min_count)
         return Description(str(source.path), train.num_rows, target.name, float(train.labels.mean()), columns)
-    return _describe_table(source, schema, label, min_count, table_options)
+    return _describe_table(source, schema, label, min_count)
 
 
 def column_warnings(frame: pl.DataFrame, schema: Schema) -> list[str]:
@@ -104,12 +104,7 @@ def column_warnings(frame: pl.DataFrame, schema: Schema) -> list[str]:
     return describe(frame, schema=schema).warnings if len(frame) else []
 
 
-def _describe_table(
-    source: Any, schema: Schema | None, label: str | None, min_count: int, table_options: dict[str, Any]
-) -> Description:
-    from crossrank.data.table import open_table
-
-    table = open_table(source, **table_options)
+def _describe_table(table: Table, schema: Schema | None, label: str | None, min_count: int) -> Description:
     head = table.head()
     draft = _draft(head, label) if schema is None else _draft_of(schema, table.columns)
     others = [name for name in table.columns if name in draft.left_out or name in (draft.weight, draft.group)]

@@ -81,7 +81,7 @@ class Encoder:
             assign: which rows of a chunk to learn from, given the chunk and the position of its first row; all if None.
             progress: called with the rows read so far and the share of the table that is done.
         """
-        from crossrank.data.fitting import EncoderBuilder
+        from crossrank.data.encoder_builder import EncoderBuilder
         from crossrank.data.table import open_table
 
         table = open_table(table)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossrank.data.numbers import Doubles, Mask, Where, number_of_value, parse_column
+from crossrank.data.packed_texts import distinct_words, texts_of_words
 from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
-from crossrank.data.words import distinct_words, texts_of_words
 from crossrank.errors import DataError
 from crossrank.schema import Label, Schema
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from crossrank.data.words import Bytes, Places
+from crossrank.data.packed_texts import Bytes, Places
 from crossrank.errors import DataError
 
 READ_BYTES = 1 << 20  # asked of the operating system at once

@@ -21,7 +21,7 @@ from typing import IO, TypeVar, cast
 
 import polars as pl
 
-from crossrank.data.delimited import Piece
+from crossrank.data.parts import Piece
 from crossrank.errors import DataError
 
 T = TypeVar("T")

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.config import to_dict
-from crossrank.data.batches import ahead
+from crossrank.data.batches import prefetch
 from crossrank.data.dataset import EncodedDataset, Split
 from crossrank.data.encoder import Encoder, check_columns
-from crossrank.data.fitting import EncoderBuilder, Tables
+from crossrank.data.encoder_builder import EncoderBuilder, Lookups
 from crossrank.data.labels import GroupNumbers, labels_of_chunk, unusable_rows, weights_of_series
 from crossrank.data.progress import Phases
 from crossrank.data.rows import Floats, Ids, LabeledRows, concatenate
@@ -74,16 +74,16 @@ def prepare(
         spool = Spool(writer.folder / "spool", schema)
         reading = _Reading(table, schema, settings, skip=on_error == "skip")
         phases.start("Reading")
-        for chunk, share_done in ahead(reading.chunks(), depth=1):
+        for chunk, share_done in prefetch(reading.chunks(), depth=1):
             with writing(writer.path, DataError):
                 spool.write(chunk)
-            phases.add(len(chunk.parts), share_done)
-        encoder, tables = reading.finish()
+            phases.add(len(chunk.splits), share_done)
+        encoder, lookups = reading.finish()
         phases.start("Writing")
-        for parts, share_done in ahead(_encode(spool, encoder, tables), depth=1):
-            for name, rows in parts.items():
+        for by_split, share_done in prefetch(_encode(spool, encoder, lookups), depth=1):
+            for name, rows in by_split.items():
                 writer.append(name, rows)
-            phases.add(sum(map(len, parts.values())), share_done)
+            phases.add(sum(map(len, by_split.values())), share_done)
         writer.finish(encoder, {"source": reading.about(), "split": to_dict(settings)})
     return EncodedDataset.open(into)
 
@@ -109,27 +109,27 @@ class _Reading:
             for chunk in self._table.chunks(columns, as_words=as_words):
                 yield self._code(chunk, assign.result()(chunk)), chunk.share_done
 
-    def _code(self, chunk: Chunk, parts: NDArray[np.uint8]) -> SpooledChunk:
+    def _code(self, chunk: Chunk, splits: NDArray[np.uint8]) -> SpooledChunk:
         if self._skip:
-            chunk, parts = self._leave_out(chunk, parts)
-        training = parts == 0
+            chunk, splits = self._leave_out(chunk, splits)
+        training = splits == 0
         labels, weights, groups = _targets(chunk, self._schema, self._groups)
         coded = self._builder.add(chunk, training)
-        self._num_rows += len(parts)
+        self._num_rows += len(splits)
         if training.any():
             self._num_training += int(training.sum())
             self._labels |= {float(end(labels[training])) for end in (np.min, np.max)}
-        return SpooledChunk(coded, parts, labels, weights, groups)
+        return SpooledChunk(coded, splits, labels, weights, groups)
 
-    def _leave_out(self, chunk: Chunk, parts: NDArray[np.uint8]) -> tuple[Chunk, NDArray[np.uint8]]:
-        good = np.ones(len(parts), bool)
+    def _leave_out(self, chunk: Chunk, splits: NDArray[np.uint8]) -> tuple[Chunk, NDArray[np.uint8]]:
+        good = np.ones(len(splits), bool)
         for reason, bad in unusable_rows(chunk.frame, self._schema):
             self._skipped[reason] += int((bad & good).sum())
             good &= ~bad
-        return dataclasses.replace(chunk, frame=chunk.frame.filter(good)), parts[good]
+        return dataclasses.replace(chunk, frame=chunk.frame.filter(good)), splits[good]
 
-    def finish(self) -> tuple[Encoder, Tables]:
-        """The encoder, and the tables that lead from codes to ids."""
+    def finish(self) -> tuple[Encoder, Lookups]:
+        """The encoder, and what leads from codes to ids."""
         self._table.skipped.update(+self._skipped)
         if not self._num_training:
             raise DataError(
@@ -151,11 +151,11 @@ class _Reading:
         return {"name": self._table.name, "rows": self._num_rows, "skipped": skipped}
 
 
-def _encode(spool: Spool, encoder: Encoder, tables: Tables) -> Generator[tuple[dict[str, LabeledRows], float]]:
+def _encode(spool: Spool, encoder: Encoder, lookups: Lookups) -> Generator[tuple[dict[str, LabeledRows], float]]:
     """The second pass: the rows of each split, chunk by chunk, and the share that is done."""
     for chunk, share_done in spool.read():
-        rows = LabeledRows(chunk.coded.encode(encoder, tables), chunk.labels, chunk.weights, chunk.groups)
-        chosen = {name: np.flatnonzero(chunk.parts == position) for position, name in enumerate(SPLITS)}
+        rows = LabeledRows(chunk.coded.encode(encoder, lookups), chunk.labels, chunk.weights, chunk.groups)
+        chosen = {name: np.flatnonzero(chunk.splits == position) for position, name in enumerate(SPLITS)}
         yield (
             {
                 name: rows if len(places) == len(rows) else rows.take(places)

@@ -77,12 +77,12 @@ class SplitSettings:
         by_time = _by_position(table, cuts) if column is None else _by_time(table, column, cuts)
         return by_time if self.method == "time" else lambda chunk: self._divide_later(by_time(chunk), chunk)
 
-    def _divide_later(self, parts: NDArray[np.uint8], chunk: Chunk) -> NDArray[np.uint8]:
+    def _divide_later(self, splits: NDArray[np.uint8], chunk: Chunk) -> NDArray[np.uint8]:
         """Rows after training, drawn in the ratio of the other fractions."""
-        later = np.flatnonzero(parts)
+        later = np.flatnonzero(splits)
         keys = _positions(chunk)[later].astype(np.uint64)
-        parts[later] = 1 + _draw(keys, self.seed, _borders(self.fractions[1:]))
-        return parts
+        splits[later] = 1 + _draw(keys, self.seed, _borders(self.fractions[1:]))
+        return splits
 
 
 def _borders(fractions: Sequence[float]) -> NDArray[np.float64]:
@@ -126,10 +126,10 @@ def _by_time(table: Table, column: str, borders: NDArray[np.float64]) -> Assign:
     def assign(chunk: Chunk) -> NDArray[np.uint8]:
         times = _times(chunk.frame[column])
         times = times.cast(pl.Float64) if as_number else times
-        parts = np.zeros(len(times), np.uint8)
+        splits = np.zeros(len(times), np.uint8)
         for cut in cuts:
-            parts += (times > cut).to_numpy()
-        return parts
+            splits += (times > cut).to_numpy()
+        return splits
 
     return assign
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data.fitting import CodedRows
+from crossrank.data.encoder_builder import CodedRows
 from crossrank.data.rows import Floats, Ids
 from crossrank.schema import Schema
 
@@ -21,7 +21,7 @@ class SpooledChunk:
     """A chunk whose features are coded, but not yet encoded, and each row's split, label, weight and group."""
 
     coded: CodedRows
-    parts: NDArray[np.uint8]
+    splits: NDArray[np.uint8]
     labels: Floats
     weights: Floats | None
     groups: Ids | None
@@ -38,7 +38,7 @@ class Spool:
         self._folder.mkdir(exist_ok=True)
         coded = chunk.coded
         bags = chain.from_iterable(coded.bags)
-        every = [chunk.parts, chunk.labels, *coded.codes, *bags, *coded.numbers, chunk.weights, chunk.groups]
+        every = [chunk.splits, chunk.labels, *coded.codes, *bags, *coded.numbers, chunk.weights, chunk.groups]
         arrays = [array for array in every if array is not None]
         with self._path(len(self._kinds)).open("wb") as file:
             for array in arrays:
@@ -55,12 +55,12 @@ class Spool:
         self._folder.rmdir()
 
     def _chunk(self, arrays: Iterator[Any]) -> SpooledChunk:
-        schema, parts, labels = self._schema, next(arrays), next(arrays)
+        schema, splits, labels = self._schema, next(arrays), next(arrays)
         codes = [next(arrays) for _ in schema.categorical]
         bags = [(next(arrays), next(arrays)) for _ in schema.multivalent]
-        coded = CodedRows(len(parts), codes, bags, [next(arrays) for _ in schema.numeric])
+        coded = CodedRows(len(splits), codes, bags, [next(arrays) for _ in schema.numeric])
         weights = next(arrays) if schema.weight else None
-        return SpooledChunk(coded, parts, labels, weights, next(arrays) if schema.group else None)
+        return SpooledChunk(coded, splits, labels, weights, next(arrays) if schema.group else None)
 
     def _path(self, number: int) -> Path:
         return self._folder / str(number)

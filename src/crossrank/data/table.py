@@ -6,34 +6,23 @@ import dataclasses
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import polars as pl
 
-from crossrank.data.batches import ahead
-from crossrank.data.delimited import DelimitedFile, OnError, Piece, check_names
+from crossrank.data.batches import prefetch
+from crossrank.data.delimited import DelimitedFile, OnError
 from crossrank.data.foreign import check_format
+from crossrank.data.frames import FramePart, StreamPart, first_line, frame_of
 from crossrank.data.lines import unreadable
+from crossrank.data.packed_texts import Words, texts_of_words
 from crossrank.data.parquet import ParquetFile
-from crossrank.data.words import Words, texts_of_words
+from crossrank.data.parts import Part, Piece
 from crossrank.errors import ConfigError, DataError, SchemaError, did_you_mean, listing
 
 CHUNK_ROWS = 65_536  # more would need more memory, fewer more calls for each row
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
 SUFFIXES = (".parquet", *(text + packed for text in TEXT_SUFFIXES for packed in ("", ".gz", ".zst")))
-
-
-class Part(Protocol):
-    """One file or data frame of a table."""
-
-    name: str
-    unit: str
-    columns: tuple[str, ...]
-
-    def chunks(self, columns: Sequence[str], rows: int, skipped: Counter[str]) -> Iterator[Piece]: ...
-
-    def num_rows(self) -> int | None:
-        """How many rows there are, if that can be told without reading them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +86,7 @@ class Table:
         try:
             return pl.concat(frames, how="vertical_relaxed").head(rows)
         except pl.exceptions.PolarsError as error:
-            raise SchemaError(f"All files must have columns of the same types; {_first_line(error)}.") from None
+            raise SchemaError(f"All files must have columns of the same types; {first_line(error)}.") from None
 
     def num_rows(self) -> int:
         """How many rows there are; counted by reading them only where there is no other way."""
@@ -125,7 +114,7 @@ class Table:
         skipped: Counter[str] = Counter()
         first_row = 0
         for index, part in enumerate(self.parts):
-            for piece in ahead(_pieces(part, columns, rows, skipped, as_words), depth=1):
+            for piece in prefetch(_pieces(part, columns, rows, skipped, as_words), depth=1):
                 share = (index + piece.share_done) / len(self.parts)
                 yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words)
                 first_row += piece.frame.height
@@ -159,11 +148,12 @@ def open_table(
     header: Sequence[str] | None = None,
     on_error: OnError = "raise",
 ) -> Table:
-    """Open files, a folder or a data frame as a table.
+    """Open files, a folder, data frames or a source of one's own as a table.
 
     Args:
         source: a path or several (csv, tsv, txt, also .gz and .zst; parquet), a folder of such files, a polars or
-            pandas data frame, a mapping from column names to values, or a table, which is returned as it is.
+            pandas data frame, a mapping from column names to values, an iterator of such, which is read once and kept
+            on disk until the table goes, any :class:`Part`, or a table, which is returned as it is.
         separator: what stands between two fields of a text file; guessed where left out.
         header: the column names, for text files without a header line.
         on_error: ``"raise"``, or ``"skip"`` to leave out and count lines that cannot be read.
@@ -187,7 +177,9 @@ def open_table(
         return _open_files([Path(source)], separator, header, on_error)
     if isinstance(source, Sequence) and source and all(isinstance(item, str | Path) for item in source):
         return _open_files([Path(item) for item in source], separator, header, on_error)
-    return Table([FramePart(_as_frame(source))])
+    if isinstance(source, Part):
+        return Table([source])
+    return Table([StreamPart(source) if isinstance(source, Iterator) else FramePart(frame_of(source))])
 
 
 def _open_files(paths: Sequence[Path], separator: str | None, header: Sequence[str] | None, on_error: OnError) -> Table:
@@ -235,65 +227,3 @@ def _is_parquet(path: Path) -> bool:
             return path.suffix == ".parquet" or file.read(4) == b"PAR1"
     except OSError as error:
         raise unreadable(path, error) from None
-
-
-class FramePart:
-    """A data frame in memory."""
-
-    unit = "row"
-
-    def __init__(self, frame: pl.DataFrame, name: str = "data frame") -> None:
-        self.frame, self.name, self.columns = frame, name, tuple(frame.columns)
-
-    def num_rows(self) -> int | None:
-        return self.frame.height
-
-    def chunks(self, columns: Sequence[str], rows: int, skipped: Counter[str]) -> Iterator[Piece]:
-        selected = self.frame.select(columns)
-        for start in range(0, selected.height, rows):
-            frame = selected.slice(start, rows)
-            stop = start + frame.height
-            yield Piece(frame, range(start + 1, stop + 1), stop / selected.height)
-
-
-def _as_frame(source: Any) -> pl.DataFrame:
-    if isinstance(source, pl.DataFrame):
-        return source
-    if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
-        columns = [(str(name), _pandas_values(source.iloc[:, place])) for place, name in enumerate(source.columns)]
-    elif isinstance(source, Mapping):
-        columns = [(str(name), values) for name, values in source.items()]
-    else:
-        raise DataError(
-            f"A table must be a path, several paths, a data frame or a mapping from names to values; got "
-            f"{type(source).__name__}."
-        )
-    check_names([name for name, _ in columns], "the data frame")
-    try:
-        return pl.DataFrame([_series(name, values) for name, values in columns])
-    except pl.exceptions.ShapeError as error:
-        raise DataError(f"All columns must have one length; {_first_line(error)}.") from None
-
-
-def _series(name: str, values: Any) -> pl.Series:
-    try:
-        if isinstance(values, list | tuple) and any(isinstance(value, float) for value in values):
-            return pl.Series(name, values, dtype=pl.Float64)  # whole numbers among them are welcome
-        series = pl.Series(name, values)
-        if isinstance(values, str) or series.dtype == pl.Object:
-            raise TypeError(f"got {type(values).__name__}")
-        return series
-    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        hint = "Turn the values into one type first, such as text."
-        raise DataError(f"Column '{name}' must hold values of one type; {_first_line(error)}.", hint=hint) from None
-
-
-def _first_line(error: BaseException | str) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _pandas_values(column: Any) -> Any:
-    """Plain numbers as they are, everything else as a list with None for what pandas calls missing."""
-    if getattr(column.dtype, "kind", "O") in "biuf" and hasattr(column.dtype, "byteorder"):
-        return column.to_numpy()
-    return column.astype(object).where(column.notna(), None).tolist()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data.words import PAD, WORD_BYTES, Words, letters_of, sizes_of_words, words_in
+from crossrank.data.packed_texts import PAD, WORD_BYTES, Words, letters_of, sizes_of_words, words_in
 from crossrank.errors import DataError
 
 if TYPE_CHECKING:

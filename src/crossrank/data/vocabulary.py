@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.packed_texts import Words
 from crossrank.data.rows import Ids
 from crossrank.data.text import stable_hash, stable_hashes, stable_hashes_of_words
-from crossrank.data.words import Words
 
 if TYPE_CHECKING:
     import polars as pl

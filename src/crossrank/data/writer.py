@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from crossrank.data.arrays import ArrayWriter
-from crossrank.data.dataset import FORMAT, FORMAT_VERSION
+from crossrank.data.dataset import FORMAT, FORMAT_VERSION, MANIFEST, is_dataset
 from crossrank.data.encoder import Encoder
 from crossrank.data.parallel import for_each
 from crossrank.data.rows import LabeledRows
@@ -113,7 +113,7 @@ class DatasetWriter:
                 "features": [_describe(encoder, feature.name) for feature in encoder.features],
                 **content,
             }
-            write_json(self.folder / "manifest.json", manifest)
+            write_json(self.folder / MANIFEST, manifest)
             (self.folder / LOCK_NAME).unlink(missing_ok=True)
             self._check_target()
             publish(self.folder, self.path)
@@ -123,7 +123,7 @@ class DatasetWriter:
             return
         if not self._overwrite:
             raise DataError(f"{self.path} must not exist yet; it does.", hint="Pick another name, or overwrite it.")
-        if not (self.path / "manifest.json").is_file():
+        if not is_dataset(self.path):
             raise DataError(
                 f"Only an encoded dataset can be overwritten; {self.path} is something else.", hint="Pick another name."
             )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crossrank.data import EncodedDataset, Encoder, Split
+from crossrank.data import EncodedDataset, Encoder, Split, open_data
 from crossrank.errors import DataError
 from crossrank.evaluation.intervals import measure_intervals
 from crossrank.evaluation.metrics import measure
 from crossrank.models import Model
+from crossrank.models.base import SCORING_ROWS
 from crossrank.schema import LabelKind
 
-SCORING_ROWS = 8192  # rows scored at a time; fixed, since the sum order inside a matrix product may depend on it
+if TYPE_CHECKING:
+    from crossrank.data import Table
 
 
 class Trained(Protocol):
@@ -39,13 +40,13 @@ def evaluate(run: Trained, data: Any, *, split: str = "test", **table_options: A
     Returns:
         rows, logloss, auc and more; see :func:`crossrank.evaluation.metrics.measure`.
     """
-    rows = _rows(run.encoder, data, split, table_options)
+    rows = encoded_rows(run.encoder, open_data(data, **table_options), split)
     return evaluate_split(run.model, rows, label_kind=run.encoder.schema.label.kind)
 
 
 def evaluate_with_intervals(run: Trained, data: Any, *, split: str = "test", **table_options: Any) -> dict[str, Any]:
     """The same with ``intervals``, see :func:`crossrank.evaluation.intervals.measure_intervals`."""
-    rows, kind = _rows(run.encoder, data, split, table_options), run.encoder.schema.label.kind
+    rows, kind = encoded_rows(run.encoder, open_data(data, **table_options), split), run.encoder.schema.label.kind
     logits = score_split(run.model, rows)
     intervals = measure_intervals(rows.labels, logits, label_kind=kind, weights=rows.weights)
     return {**measure_split(logits, rows, label_kind=kind), "intervals": intervals}
@@ -66,17 +67,15 @@ def measure_split(logits: ArrayLike, rows: Split, *, label_kind: LabelKind = "bi
     return measure(rows.labels, logits, label_kind=label_kind, weights=rows.weights, groups=rows.groups)
 
 
-def _rows(encoder: Encoder, data: Any, split: str, table_options: dict[str, Any]) -> Split:
-    if isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file():
-        data = EncodedDataset.open(Path(data))
+def encoded_rows(encoder: Encoder, data: EncodedDataset | Table, split: str) -> Split:
+    """The rows of a dataset's split, or all rows of a table, encoded as a run's training rows were."""
     if isinstance(data, EncodedDataset):
         if data.encoder.fingerprint != encoder.fingerprint:
             raise DataError(
                 f"The dataset {data.path} must be encoded as the run's training rows were; its encoder is another.",
-                hint="Evaluate on the raw table instead: the run encodes it itself.",
+                hint="Give the raw table instead: the run encodes it itself.",
             )
         return data.split(split)
     from crossrank.data.prepare import encode_table
-    from crossrank.data.table import open_table
 
-    return encode_table(encoder, open_table(data, **table_options))
+    return encode_table(encoder, data)

@@ -23,12 +23,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossrank.data import Encoder, Split
 from crossrank.data.rows import EncodedRows, Positions
-from crossrank.evaluation.evaluate import SCORING_ROWS
 from crossrank.evaluation.grouped import Floats, weighted_mean
 from crossrank.evaluation.metrics import sigmoid
 from crossrank.evaluation.thresholds import short
 from crossrank.evaluation.values import namer, raw_numbers
 from crossrank.models import Model
+from crossrank.models.base import SCORING_ROWS
 from crossrank.schema import LabelKind
 
 REPEATS = 3

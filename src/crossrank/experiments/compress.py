@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import datetime
 import math
-import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -23,28 +20,27 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-import crossrank
 from crossrank.data import Batch, EncodedDataset, Split
 from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation.crosses import sample, trace
-from crossrank.evaluation.evaluate import SCORING_ROWS, evaluate_split
+from crossrank.evaluation.evaluate import evaluate_split, score_split
 from crossrank.evaluation.findings import write_findings
 from crossrank.evaluation.intervals import mean_and_error
 from crossrank.evaluation.spectrum import Usage, energy_rank, low_rank_factors, usage
 from crossrank.experiments.latency import BATCHES, measure_latency
-from crossrank.files import publish, writing
+from crossrank.files import fresh_partial, publish, writing
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.cost import model_cost
 from crossrank.nn import CrossLayer, LowRankCrossLayer
 from crossrank.nn.cross_base import label_of
 from crossrank.runs import Run, write_run
-from crossrank.runs.run import describe_machine
+from crossrank.runs.lifecycle import is_run
 from crossrank.training import TrainingSettings
 from crossrank.training.checkpoint import Position
+from crossrank.training.finish import count_parameters
 from crossrank.training.loss import SquaredError
 from crossrank.training.processor import ProcessorEngine
 from crossrank.training.rule import UpdateRule
-from crossrank.training.train import count_parameters
 from crossrank.training.trainer import take_steps
 
 TOLERANCE = 5e-4  # of validation log loss, its standard error included
@@ -105,7 +101,7 @@ def compress(
     run = run if isinstance(run, Run) else Run.open(run)
     dataset = EncodedDataset.open(dataset) if isinstance(dataset, str | Path) else dataset
     into = Path(into)
-    if into.exists() and not (overwrite and (into / "run.json").is_file()):
+    if into.exists() and not (overwrite and is_run(into)):
         raise RunError(f"The run folder {into} must not exist yet; it does.", hint="Choose another name.")
     _check(run, rank, dataset)
     with writing(into, RunError), torch.random.fork_rng(devices=[]):
@@ -207,7 +203,7 @@ def _candidates(largest: int) -> list[int]:
 
 def _losses(model: Model, rows: Split, kind: str) -> Floats:
     """The loss of each row. Shape: (N,)."""
-    logits = model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).double().numpy()
+    logits = score_split(model, rows).astype(np.float64)
     labels = np.asarray(rows.labels, np.float64)
     losses: Floats = np.logaddexp(0, (1 - 2 * labels) * logits) if kind == "binary" else (logits - labels) ** 2
     return losses
@@ -289,9 +285,7 @@ def _write(
     into: Path, run: Run, model: Model, rank: int, dataset: EncodedDataset | None, comparison: dict[str, Any]
 ) -> None:
     """Write the run folder, complete or not at all."""
-    folder = into.with_name(into.name + ".partial")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder = fresh_partial(into)
     (folder / "metrics.jsonl").touch()
     after = comparison["after"]
     report = {
@@ -300,12 +294,7 @@ def _write(
         "parameters": count_parameters(model),
         "compression": {"source": run.path.name, "rank": rank, **comparison},
     }
-    info = {key: run.info[key] for key in ("seed", "data_fingerprint")} | {
-        "library_version": crossrank.__version__,
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
-        "machine": describe_machine(),
-    }
+    info = {key: run.info[key] for key in ("seed", "data_fingerprint")}
     if dataset is not None:
         write_findings(folder, model, dataset, split=list(dataset.num_rows)[-1])
     config = _narrowed_config(run, rank)

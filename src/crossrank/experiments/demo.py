@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from crossrank.data.generators.demo import PLANTED, DemoLog, click_log, schema
 from crossrank.data.prepare import prepare
-from crossrank.data.sources.demo import PLANTED, DemoLog, click_log, schema
 from crossrank.data.splits import SPLITS, SplitSettings
 from crossrank.data.table import open_table
 from crossrank.errors import RunError
 from crossrank.evaluation import explain
 from crossrank.evaluation.metrics import auc, log_loss
-from crossrank.files import publish, writing
+from crossrank.files import fresh_partial, publish, writing
 from crossrank.runs import Run
 from crossrank.training import train
 
@@ -68,10 +67,8 @@ def run_demo(
     """
     if into.exists() and not overwrite:
         raise RunError(f"The demo folder {into} must not exist yet; it does.", hint="Pass --overwrite to replace it.")
-    partial = into.with_name(into.name + ".partial")
     with writing(into, RunError):
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        partial = fresh_partial(into)
         log = click_log(rows, seed=seed)
         say(f"{rows:,} rows of a generated click log, planted crosses: {', '.join(map(_name, PLANTED))}")
         log.frame.write_csv(partial / "clicks.csv")

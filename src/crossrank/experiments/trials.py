@@ -18,10 +18,9 @@ from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError
 from crossrank.evaluation.metrics import CRITERIA
 from crossrank.experiments.space import Space
-from crossrank.files import write_json
+from crossrank.files import partial_of, read_json, write_json
 from crossrank.models.cost import Cost, model_cost
 from crossrank.runs import Run
-from crossrank.runs.run import read_json
 from crossrank.training import Config, Planned, train_or_resume, train_together
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def run_family(tasks: Sequence[Task]) -> list[Trial]:
         dataset = EncodedDataset.open(tasks[0].dataset)
         _train([attempt for attempt in _draw_family(tasks, dataset) if not _file(attempt.task).is_file()])
     for task in tasks:  # after the files are there, lest a kill leave half a run and no result
-        for folder in (_partial(_run_folder(task)), _run_folder(task)):
+        for folder in (partial_of(_run_folder(task)), _run_folder(task)):
             shutil.rmtree(folder, ignore_errors=True)
     return [Trial(**read_json(_file(task))) for task in tasks]
 
@@ -95,10 +94,6 @@ def _file(task: Task) -> Path:
 
 def _run_folder(task: Task) -> Path:
     return task.folder / f"{task.number:04d}"
-
-
-def _partial(run: Path) -> Path:
-    return run.with_name(f"{run.name}.partial")
 
 
 def _study(task: Task) -> optuna.Study:
@@ -186,7 +181,7 @@ class _Attempt:
         import optuna
 
         # From the journal, not from what is handed in: a resumed training has evaluations behind it.
-        journal = _partial(_run_folder(self.task)) / "metrics.jsonl"
+        journal = partial_of(_run_folder(self.task)) / "metrics.jsonl"
         for score in _curve(journal, self.criterion)[len(self.curve) :]:
             self.asked.report(score, len(self.curve))
             self.curve.append(score)

@@ -41,9 +41,9 @@ from crossrank.experiments.leaderboard import (
 from crossrank.experiments.processes import Map, workers
 from crossrank.experiments.space import Space
 from crossrank.experiments.trials import RATE, Task, Trial, run_family
-from crossrank.files import write_json, write_text, writing
+from crossrank.files import read_json, write_json, write_text, writing
 from crossrank.runs import Run
-from crossrank.runs.run import read_json
+from crossrank.runs.lifecycle import is_run
 from crossrank.training import Config, Planned, train_or_resume, train_together
 from crossrank.training.device import choose_device
 
@@ -277,11 +277,7 @@ def _train_finalist(job: tuple[Path, Trial, Mapping[int, Path]]) -> list[dict[st
     """Train a setting with some seeds; returns their metrics on the validation rows."""
     path, trial, places = job
     dataset, config = EncodedDataset.open(path), Config.parse(trial.config)
-    missing = [
-        Planned(into=place, config=config, seed=seed)
-        for seed, place in places.items()
-        if not (place / "run.json").is_file()
-    ]
+    missing = [Planned(into=place, config=config, seed=seed) for seed, place in places.items() if not is_run(place)]
     for ended in train_together(dataset, missing, test=False, progress=False, overwrite=True) or ():
         if isinstance(ended, Exception):
             raise ended

@@ -15,6 +15,8 @@ from crossrank.schema import InputLayout
 
 SPECIAL_IDS = 2  # the first ids of each vocabulary: missing and unseen
 
+SCORING_ROWS = 8192  # rows scored at a time; fixed, since the sum order inside a matrix product may depend on it
+
 
 class Model(nn.Module, abc.ABC):
     """A network that turns the features of B rows into B logits.

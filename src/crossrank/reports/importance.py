@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from crossrank.reports.markup import Markup, decimal, places, table, text
 from crossrank.reports.quality import METRICS, figure
-from crossrank.reports.tables import Markup, decimal, places, table, text
 from crossrank.runs import Run
 
 SHOWN = 20  # features of one run; the others are folded away

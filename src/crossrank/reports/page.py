@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from crossrank.data import EncodedDataset
-from crossrank.errors import ConfigError, DataError, RunError, did_you_mean, listing
+from crossrank.data import EncodedDataset, open_data
+from crossrank.errors import ConfigError, RunError, did_you_mean, listing
 from crossrank.evaluation.curves import group_metrics, measure_curves
-from crossrank.evaluation.evaluate import score_split
+from crossrank.evaluation.evaluate import encoded_rows, score_split
 from crossrank.files import write_text, writing
 from crossrank.reports import quality, sections
 from crossrank.reports.contents import run_contents
 from crossrank.reports.importance import importance
-from crossrank.reports.tables import Markup, text
+from crossrank.reports.markup import Markup, text
 from crossrank.runs import Run
+from crossrank.runs.lifecycle import is_run
+
+if TYPE_CHECKING:
+    from crossrank.data import Table
 
 ASSETS = files("crossrank.reports") / "assets"
 SCRIPTS = ("charts.js", "quality.js", "features.js", "map.js")
@@ -63,8 +67,9 @@ def write_report(
     names = _names([*chosen, *baselines])
     contents = [run_contents(run, names[run.path]) for run in chosen]
     if data is not None:
+        opened = open_data(data)
         for run, content in zip(chosen, contents, strict=True):
-            content["curves"] = _curves(run, data, group_column)
+            content["curves"] = _curves(run, opened, group_column)
     _check_column(group_column, contents)
     path = Path(into) if into is not None else folder
     page = _page(chosen, baselines, names, {"runs": contents, "column": group_column})
@@ -75,7 +80,7 @@ def write_report(
 
 def _open(runs: Source | Sequence[Source]) -> tuple[list[Run], Path]:
     """The runs that were meant, and where their page goes."""
-    if isinstance(runs, str | Path) and not (Path(runs) / "run.json").is_file():
+    if isinstance(runs, str | Path) and not is_run(Path(runs)):
         seeds = sorted(Path(runs).glob("seed-*"), key=lambda path: (len(path.name), path.name))
         if seeds:
             return [Run.open(seed) for seed in seeds], Path(runs) / "report.html"
@@ -107,30 +112,20 @@ def _names(runs: Sequence[Run]) -> dict[Path, str]:
     return names
 
 
-def _curves(run: Run, data: Any, group_column: str | None) -> dict[str, Any]:
+def _curves(run: Run, data: EncodedDataset | Table, group_column: str | None) -> dict[str, Any]:
     """Curves of other rows than those kept with the run."""
-    if isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file():
-        data = EncodedDataset.open(data)
+    rows = encoded_rows(run.encoder, data, "test")
+    curves = measure_curves(run.model, rows, run.encoder)
     if isinstance(data, EncodedDataset):
-        if data.encoder.fingerprint != run.encoder.fingerprint:
-            raise DataError(
-                f"The dataset {data.path} must be encoded as {run.path} was; its encoder is another.",
-                hint="Give the raw table instead: each run encodes it itself.",
-            )
-        return {"split": "test", **measure_curves(run.model, data.test, run.encoder)}
-    from crossrank.data.prepare import encode_table
-    from crossrank.data.table import open_table
-
-    rows = encode_table(run.encoder, open_table(data))
-    curves = {"split": "given", **measure_curves(run.model, rows, run.encoder)}
+        return {"split": "test", **curves}
     if group_column is not None and group_column not in curves["groups"]:
         import numpy as np
 
-        chunks = [chunk.frame[group_column].cast(str) for chunk in open_table(data).chunks([group_column])]
+        chunks = [chunk.frame[group_column].cast(str) for chunk in data.chunks([group_column])]
         values = np.concatenate([chunk.fill_null("<missing>").to_numpy() for chunk in chunks])
         labels, scores = (np.asarray(part, np.float64) for part in (rows.labels, score_split(run.model, rows)))
         curves["groups"][group_column] = group_metrics(values, labels, scores, curves["kind"])
-    return curves
+    return {"split": "given", **curves}
 
 
 def _check_column(column: str | None, contents: Sequence[dict[str, Any]]) -> None:

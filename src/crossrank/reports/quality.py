@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crossrank.reports.tables import Markup, amount, brief, decimal, signed, table, text
+from crossrank.reports.markup import Markup, amount, brief, decimal, signed, table, text
 from crossrank.runs import Run
 
 

@@ -20,8 +20,8 @@ from crossrank.models.build import build_shapes
 from crossrank.models.cost import PARTS, model_cost
 from crossrank.nn.cross_base import label_of
 from crossrank.reports.contents import place
+from crossrank.reports.markup import Markup, amount, decimal, percent, table, text
 from crossrank.reports.quality import METRICS, are_seeds, figure, measured
-from crossrank.reports.tables import Markup, amount, decimal, percent, table, text
 from crossrank.results import Spectrum
 from crossrank.runs import Run
 from crossrank.schema import InputLayout

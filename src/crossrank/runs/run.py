@@ -27,21 +27,22 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from crossrank.data import Encoder
 from crossrank.errors import RunError
-from crossrank.files import checksum, write_json
+from crossrank.files import checksum, partial_of, read_json, write_json
 from crossrank.models import Model, build_model, parse_model_settings
+from crossrank.models.base import SCORING_ROWS
 from crossrank.nn import Features
 from crossrank.results import Cross, Spectrum
+from crossrank.runs.lifecycle import is_run
+from crossrank.runs.origin import origin
 from crossrank.schema import Schema
 
 FORMAT_VERSION = 1
-SCORING_ROWS = 8192  # rows scored at a time; fixed, since the sum order inside a matrix product may depend on it
 WEIGHTS = "model.safetensors"
 
 
@@ -77,7 +78,7 @@ class Run:
             RunError: where the folder is absent, unfinished, damaged or from another format version.
         """
         path = Path(path)
-        if not (path / "run.json").is_file():
+        if not is_run(path):
             raise RunError(f"{path} must be a run folder; it has no run.json.", hint=_instead(path))
         info = read_json(path / "run.json")
         if info.get("format_version") != FORMAT_VERSION:
@@ -197,9 +198,9 @@ def _is_column(value: Any) -> bool:
 
 def _instead(path: Path) -> str:
     """What to do where a folder is no run."""
-    if (path / "seed-0" / "run.json").is_file():
+    if is_run(path / "seed-0"):
         return f"It has a run for each seed; name one of them: {path / 'seed-0'}"
-    if path.with_name(path.name + ".partial").is_dir():
+    if partial_of(path).is_dir():
         return "Its training did not finish: train again with --resume."
     return "Check the path." if not path.is_dir() else "Runs are made by: crossrank train"
 
@@ -226,7 +227,7 @@ def write_run(
         *(f"encoder/{p.name}" for p in sorted((folder / "encoder").iterdir())),
     ]
     checksums = {name: checksum(folder / name) for name in files}
-    write_json(folder / "run.json", {"format_version": FORMAT_VERSION, **info, "checksums": checksums})
+    write_json(folder / "run.json", {"format_version": FORMAT_VERSION, **origin(), **info, "checksums": checksums})
 
 
 def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -238,17 +239,3 @@ def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         result[name] = (tensor.clone() if place in seen else tensor).contiguous().cpu()
         seen.add(place)
     return result
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} must be readable JSON; {error}.", hint="The folder is damaged: train again.") from None
-
-
-def describe_machine() -> dict[str, str]:
-    """What a repeated run should be compared with: versions and threads."""
-    import platform
-
-    return {"python": platform.python_version(), "torch": torch.__version__, "threads": str(torch.get_num_threads())}

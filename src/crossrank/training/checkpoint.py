@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from crossrank.files import publish, write_json
+from crossrank.files import fresh_partial, publish, read_json, write_json
+from crossrank.runs.lifecycle import CHECKPOINT
 
 
 @dataclasses.dataclass
@@ -36,21 +36,16 @@ class Position:
 
 def save_checkpoint(folder: Path, position: Position, tensors: dict[str, Tensor]) -> None:
     """Write the checkpoint beside the old one, then put it in its place."""
-    partial = folder / "checkpoint.partial"
-    partial.mkdir(parents=True, exist_ok=True)
+    partial = fresh_partial(folder / CHECKPOINT)
     tensors = {**tensors, "random": torch.get_rng_state()}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial / "state.safetensors")
     write_json(partial / "position.json", dataclasses.asdict(position))
-    publish(partial, folder / "checkpoint")
+    publish(partial, folder / CHECKPOINT)
 
 
 def load_checkpoint(folder: Path) -> tuple[Position, dict[str, Tensor]]:
     """What :func:`save_checkpoint` wrote; the random state is set as it was."""
-    values: dict[str, Any] = json.loads((folder / "checkpoint" / "position.json").read_text(encoding="utf-8"))
-    tensors = load_file(folder / "checkpoint" / "state.safetensors")
+    values: dict[str, Any] = read_json(folder / CHECKPOINT / "position.json")
+    tensors = load_file(folder / CHECKPOINT / "state.safetensors")
     torch.set_rng_state(tensors.pop("random"))
     return Position(**values), tensors
-
-
-def has_checkpoint(folder: Path) -> bool:
-    return (folder / "checkpoint" / "position.json").is_file()

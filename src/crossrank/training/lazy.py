@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from crossrank.nn import FeatureEmbedding
 from crossrank.training.rule import Rate, UpdateRule
 
-
 ROWS_AT_ONCE = 2**18  # brought up to date together: what that needs besides the table must stay small
 
 

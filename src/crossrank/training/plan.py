@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from crossrank.config import differences, parse, to_dict
 from crossrank.data import EncodedDataset, SplitSettings
 from crossrank.errors import ConfigError, DataError, listing
-from crossrank.runs.run import read_json
-from crossrank.training.checkpoint import has_checkpoint
+from crossrank.files import write_json
+from crossrank.runs.lifecycle import PLAN
 from crossrank.training.settings import Config
 
 
-def partial_of(into: Path) -> Path:
-    """What a run folder is called until it is complete."""
-    return into.with_name(into.name + ".partial")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A run to be made; the words mean what they mean to :func:`train`."""
+
+    into: Path
+    config: Config
+    seed: int
+    on_evaluation: Callable[[int, dict[str, Any]], None] | None = None
 
 
-def is_interrupted(into: Path) -> bool:
-    """Whether the training of a run folder can be resumed."""
-    partial = partial_of(into)
-    return has_checkpoint(partial) and (partial / "plan.json").is_file()  # without its plan, it died while finishing
+def facts(dataset: EncodedDataset, seed: int) -> dict[str, Any]:
+    """What a run was trained with beside its config."""
+    return {"seed": seed, "data_fingerprint": dataset.fingerprint}
 
 
-def plan_in(into: Path) -> dict[str, Any] | None:
-    """What the run in a folder was asked for, be it finished or interrupted; None where there is no run."""
-    if (into / "run.json").is_file():
-        return {**read_json(into / "run.json"), "config": read_json(into / "config.json")}
-    return dict(read_json(partial_of(into) / "plan.json")) if is_interrupted(into) else None
+def write_plan(folder: Path, run: Planned, dataset: EncodedDataset) -> None:
+    """Note what is asked for, until the run itself says so."""
+    write_json(folder / PLAN, {"config": run.config.to_dict(), **facts(dataset, run.seed)})
 
 
 def changes(saved: Mapping[str, Any] | None, config: Config, dataset: EncodedDataset, *, seed: int) -> str:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import polars as pl
 
-from crossrank.data.delimited import OnError, Piece
+from crossrank.data.delimited import OnError
+from crossrank.data.parts import Part, Piece
 from crossrank.data.sources.locate import locate
 from crossrank.data.splits import SplitSettings
-from crossrank.data.table import Part, Table, open_table
+from crossrank.data.table import Table, open_table
 from crossrank.errors import DataError, SchemaError, listing
 from crossrank.schema import Categorical, Label, Schema
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import polars as pl
 
 from crossrank.data.delimited import OnError
+from crossrank.data.frames import FramePart
 from crossrank.data.lines import unreadable
 from crossrank.data.sources.locate import locate
 from crossrank.data.splits import SplitSettings
-from crossrank.data.table import FramePart, Table
+from crossrank.data.table import Table
 from crossrank.errors import DataError
 from crossrank.schema import Categorical, Label, Multivalent, Schema
 

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crossrank.data import EncodedDataset
+from crossrank.data.dataset import is_dataset
+from crossrank.data.generators.criteo_like import BEST_BY_ORDER
+from crossrank.data.generators.synthetic import synthesize
 from crossrank.data.sources import criteo
-from crossrank.data.sources.criteo_like import BEST_BY_ORDER
-from crossrank.data.sources.synthetic import synthesize
 from crossrank.data.splits import SPLITS
 from crossrank.experiments.figures import dots, lines
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.paper.studies import HEADER, Setting, cells, first_runs, measure_tasks, tasks, trained_on
-from crossrank.files import publish
-from crossrank.models.paper_settings import CRITEO
-from crossrank.runs.run import read_json
+from crossrank.experiments.paper.table6 import CRITEO
+from crossrank.files import read_json
 from crossrank.schema import Schema
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def criteo_rows(data: Path | None, work: Path, *, quick: bool, numeric: bool) ->
     best = None
     if data is None:
         best = _generate(folder, schema, scale.rows)
-    elif not (folder / "manifest.json").is_file():
+    elif not is_dataset(folder):
         _prepare(data, folder, schema)
     dataset = EncodedDataset.open(folder)
     rows = sum(dataset.split(name).num_rows for name in SPLITS)
@@ -200,9 +200,7 @@ def _generate(folder: Path, schema: Schema, rows: int) -> float:
 def _prepare(data: Path, folder: Path, schema: Schema) -> None:
     from crossrank.data.prepare import prepare  # needs polars, which generated rows do not
 
-    partial_folder = folder.with_name(f"{folder.name}.partial")
-    prepare(criteo.open_set(data), schema, partial_folder, split=criteo.SPLIT, progress=False, overwrite=True)
-    publish(partial_folder, folder)
+    prepare(criteo.open_set(data), schema, folder, split=criteo.SPLIT, progress=False, overwrite=True)
 
 
 def _page(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from crossrank.data.sources.criteo_like import BEST_BY_ORDER
+from crossrank.data.generators.criteo_like import BEST_BY_ORDER
 from crossrank.experiments.paper.criteo import (
     NUM_CATEGORICAL,
     NUM_NUMERIC,
@@ -18,7 +18,7 @@ from crossrank.experiments.paper.criteo import (
     train_studies,
 )
 from crossrank.experiments.paper.studies import Setting
-from crossrank.models.paper_settings import CRITEO
+from crossrank.experiments.paper.table6 import CRITEO
 
 
 def _interaction_alone(scale: Scale) -> list[Setting]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crossrank.data import EncodedDataset
+from crossrank.data.dataset import is_dataset
 from crossrank.errors import ConfigError
 from crossrank.experiments.figures import dots
 from crossrank.experiments.paper.fitting import spread
@@ -30,7 +31,7 @@ from crossrank.experiments.paper.studies import (
     tasks,
     trained_on,
 )
-from crossrank.files import publish, write_json
+from crossrank.files import write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -153,7 +154,7 @@ def split_dataset(data: Path | None, work: Path, split: int, *, quick: bool) -> 
     from crossrank.data.table import open_table
 
     folder = work / f"split-{split}"
-    if not (folder / "manifest.json").is_file():
+    if not is_dataset(folder):
         if data is None:
             raise ConfigError(
                 "This experiment needs MovieLens-1M; got no path.", hint="Pass --data movielens-1m=ml-1m.zip."
@@ -161,10 +162,8 @@ def split_dataset(data: Path | None, work: Path, split: int, *, quick: bool) -> 
         table = movielens.open_set(data)
         if quick:
             table = open_table(table.head(QUICK_ROWS))
-        partial = folder.with_name(f"{folder.name}.partial")
         divided = dataclasses.replace(movielens.SPLIT, seed=split)
-        prepare(table, movielens.schema(), partial, split=divided, progress=False, overwrite=True)
-        publish(partial, folder)
+        prepare(table, movielens.schema(), folder, split=divided, progress=False, overwrite=True)
     return EncodedDataset.open(folder)
 
 

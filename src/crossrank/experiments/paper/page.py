@@ -12,7 +12,7 @@ from crossrank.errors import RunError
 from crossrank.experiments.figures import Draw, save_figure
 from crossrank.files import write_json, write_text, writing
 from crossrank.models.cost import markdown_table
-from crossrank.runs.run import describe_machine
+from crossrank.runs.origin import describe_machine
 
 QUICK = (
     "**The quick version: few rows, few steps, few runs. It shows that everything works; its numbers mean nothing.**"

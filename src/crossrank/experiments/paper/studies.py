@@ -13,12 +13,12 @@ import torch
 
 from crossrank.data import EncodedDataset
 from crossrank.experiments.processes import workers
-from crossrank.files import write_json
+from crossrank.files import read_json, write_json
 from crossrank.models.cost import model_cost
-from crossrank.runs.run import read_json
+from crossrank.runs.lifecycle import is_run, plan_in
 from crossrank.training import Config, train_seeds
 from crossrank.training.device import choose_device
-from crossrank.training.plan import changes, plan_in
+from crossrank.training.plan import changes
 
 METRICS = ("logloss", "auc")
 MEASURED = "measured.json"
@@ -60,7 +60,7 @@ def tasks(dataset: EncodedDataset, settings: Sequence[Setting], work: Path, *, s
 def first_runs(wanted: Sequence[Task]) -> list[Path]:
     """The first run of each task, of those whose runs were kept."""
     places = [task.folder / "seed-0" for task in wanted]
-    return [place for place in places if (place / "run.json").is_file()]
+    return [place for place in places if is_run(place)]
 
 
 def measure_tasks(wanted: Sequence[Task], jobs: int) -> list[dict[str, Any]]:

@@ -12,8 +12,9 @@ from crossrank.experiments.paper.movielens import WORK, committed, split_dataset
 from crossrank.experiments.paper.page import Page, Table
 from crossrank.results import Cross, Spectrum
 from crossrank.runs import Run
+from crossrank.runs.lifecycle import is_run, plan_in
 from crossrank.training import Config, train
-from crossrank.training.plan import changes, plan_in
+from crossrank.training.plan import changes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def run(*, quick: bool = False, data: Path | None = None, work: Path = WORK) -> 
     dataset = split_dataset(data, work, 0, quick=quick)
     setting = next(setting for setting in table_settings(committed(), quick=quick) if setting.label == MODEL)
     config, place = Config.parse(setting.config), work / "runs-0" / "dcn-v2" / "seed-0"
-    if not (place / "run.json").is_file() or changes(plan_in(place), config, dataset, seed=0):
+    if not is_run(place) or changes(plan_in(place), config, dataset, seed=0):
         train(dataset, into=place, config=config, seed=0, overwrite=True, progress=False)
     opened = Run.open(place)
     blocks = [block for selves in (False, True) for block in explain(opened, layer=1, directed=True, selves=selves)]

@@ -18,10 +18,10 @@ from crossrank.training.cuda.row_kernels import (
     PRESENT,
     adam,
     adam_rows,
-    aged,
     aging,
     begin_update,
     blocks,
+    caught_up,
     jit,
     power,
     read_rows,
@@ -98,7 +98,9 @@ def _embed_kernel(ids, numeric, weight, state, last, rates, step, feature, width
     kept = state + (place - j) * parts + j
     m, v = tl.load(kept, mask=embedded, other=0.0), tl.load(kept + wide, mask=embedded, other=0.0)
     now = tl.load(step)
-    value = aged(value, m, v, since, now, fractions, curves, end, rate, tail, SHRINK, LOG_FADING, LOG_GROWTH, EPSILON)
+    value = caught_up(
+        value, m, v, since, now, fractions, curves, end, rate, tail, SHRINK, LOG_FADING, LOG_GROWTH, EPSILON
+    )
     is_number = inside & (c >= E)[None, :] & (c < E + M)[None, :]
     value += tl.load(numeric + b[:, None] * M + (c - E)[None, :], mask=is_number, other=0.0)
     value += tl.where(c == E + M, 1.0, 0.0)[None, :]

@@ -87,7 +87,7 @@ class JointEngine:
         self.rows = _ManyOrders(split, settings.batch_size, seeds=seeds, device=device)
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.losses, self.nothing = torch.zeros(len(models), device=device), torch.zeros((), device=device)
-        self.beside = SideStream(device)
+        self.side_stream = SideStream(device)
         self.warm_up, self.reading = WARM_UP_STEPS, threading.Lock()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.members = [JointModel(self, number) for number in range(len(models))]
@@ -152,10 +152,10 @@ class JointEngine:
     def _program(self) -> None:
         taken = self.rows.take()
         looked_up = (taken.ids + self.offsets).flatten()  # (N B F,)
-        with self.beside:
+        with self.side_stream:
             segments = self.operations.sort_rows(looked_up)
         losses, by_x0 = (self._pass if self.written_out else self._autograd)(taken, looked_up)
-        self.beside.join()
+        self.side_stream.join()
         # Sums over equal rows are products with ones and zeros, and 0 times NaN would reach rows of other models.
         by_x0.nan_to_num_(0.0, 0.0, 0.0)
         self._update(segments, Gradient(by_x0.flatten(0, 1), self.first, self.width))

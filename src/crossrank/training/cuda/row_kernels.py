@@ -62,7 +62,7 @@ def _starts_kernel(number, starts, size, BLOCK: tl.constexpr):
 
 
 @jit
-def aged(w, m, v, since, now, fractions, curves, end, rate, tail, SHRINK: tl.constexpr, LOG_FADING: tl.constexpr,
+def caught_up(w, m, v, since, now, fractions, curves, end, rate, tail, SHRINK: tl.constexpr, LOG_FADING: tl.constexpr,
          LOG_GROWTH: tl.constexpr, EPSILON: tl.constexpr):  # fmt: skip
     """A weight after the steps since its row was last touched; the rate is one for all, or a block."""
     length = (now - since).to(tl.float32)
@@ -105,14 +105,14 @@ def _read_kernel(weight, state, last, rates, rows, step, fractions, curves, tail
     m, v = tl.load(kept, mask=mask, other=0.0), tl.load(kept + width, mask=mask, other=0.0)
     since = tl.load(last + row, mask=inside[:, None], other=0)
     rate = tl.load(rates + row // rows_of_model)
-    value = aged(
+    value = caught_up(
         w, m, v, since, tl.load(step), fractions, curves, end, rate, tail, SHRINK, LOG_FADING, LOG_GROWTH, EPSILON
     )
     tl.store(out + n[:, None].to(tl.int64) * width + j, value, mask=mask)
 
 
 def aging(rule: UpdateRule) -> dict[str, Any]:
-    """What :func:`aged` is compiled for."""
+    """What :func:`caught_up` is compiled for."""
     growth = -0.5 * math.log2(BETAS[1])
     shrink = rule.curves.shrink > 0
     return {"SHRINK": shrink, "LOG_FADING": math.log2(FADING), "LOG_GROWTH": growth, "EPSILON": EPSILON}

@@ -203,7 +203,7 @@ class DeviceOptimizer:
         self.flat = FlatWeights([*blocks, *alone], device=device, average=self.rule.decay > 0, copy=copy)
         self._move_in()
         self.nothing = torch.zeros(1, device=device)
-        self.beside = SideStream(device)
+        self.side_stream = SideStream(device)
 
     def _lazy_embedding(self, layer: FeatureEmbedding) -> DeviceEmbedding:
         return DeviceEmbedding(layer, self.rule, count=self.count)
@@ -240,13 +240,13 @@ class DeviceOptimizer:
         sums = [ops.sum_segments(part.segments, part.gradient) for part in touched]
         rows = sum((squares.sum(dim=0, keepdim=True) for _, squares in sums), self.nothing)
         numbers = ops.begin_update(self.count, ops.squares(flat.gradient), rows, rule, clip_norm=settings.clip_norm)
-        with self.beside:
+        with self.side_stream:
             for part, (total, _) in zip(touched, sums, strict=True):
                 ops.adam_rows(part.table, part.segments, total, numbers)
         for table in self.shrinking:
             table.mul_((1 - settings.table_decay * rule.on(table.device).rates * numbers.now[3]).to(table.dtype))
         ops.adam(flat.weight, flat.mean, flat.square, flat.average, flat.copy, flat.gradient, numbers, rule)
-        self.beside.join()
+        self.side_stream.join()
 
     def using(self, *, averaged: bool) -> AbstractContextManager[None]:
         """Inside, the model has its averaged or its raw weights, and any change to them is undone at the end."""

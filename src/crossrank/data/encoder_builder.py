@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from crossrank.data.cells import pieces_of_series
 from crossrank.data.encoder import Encoder
 from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
+from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, TextCodes, WordCodes, Words, texts_of_words
 from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Floats, Ids, Positions
 from crossrank.data.scaling import Moments, NumericStatistics, Scaling, log_shifts, take_logs
 from crossrank.data.text import text_of_series
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID, UNSEEN_ID, HashedVocabulary, Vocabulary, hashed_ids
-from crossrank.data.words import FIRST_CODE, MISSING_CODE, TextCodes, WordCodes, Words, texts_of_words
 from crossrank.schema import Categorical, Multivalent, Numeric, Schema
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from crossrank.data.table import Chunk
 
 Codes: TypeAlias = NDArray[np.unsignedinteger[Any]]
-Tables: TypeAlias = dict[str, NDArray[Any]]
+Lookups: TypeAlias = dict[str, NDArray[Any]]
 CACHED_ROWS = 16_384  # encoded at once: columns are written side by side while the rows are in the caches
 MOST_REMEMBERED = 1 << 16  # distinct texts of a numeric column; beyond, parsing is as quick as looking up
 
@@ -48,8 +48,8 @@ class CodedRows:
     bags: list[tuple[Codes, Positions]]
     numbers: list[NDArray[Any]]
 
-    def encode(self, encoder: Encoder, tables: Tables) -> EncodedRows:
-        """The rows as the finished encoder sees them; ``tables`` lead from codes to ids and scaled numbers."""
+    def encode(self, encoder: Encoder, lookups: Lookups) -> EncodedRows:
+        """The rows as the finished encoder sees them; ``lookups`` lead from codes to ids and scaled numbers."""
         schema = encoder.schema
         ids = np.empty((self.num_rows, len(schema.categorical)), np.uint32)
         scaled = np.empty((self.num_rows, len(schema.numeric)), np.float32)
@@ -57,16 +57,16 @@ class CodedRows:
         def fill(start: int) -> None:
             rows = slice(start, start + CACHED_ROWS)
             for place, (column, codes) in enumerate(zip(schema.categorical, self.codes, strict=True)):
-                ids[rows, place] = tables[column.name].take(codes[rows], mode="clip")
+                ids[rows, place] = lookups[column.name].take(codes[rows], mode="clip")
             for place, (number, values) in enumerate(zip(schema.numeric, self.numbers, strict=True)):
                 if values.dtype == np.float64:
                     scaled[rows, place] = _scaled(number, encoder.statistics, values[rows])
                 else:
-                    scaled[rows, place] = tables[number.name].take(values[rows], mode="clip")
+                    scaled[rows, place] = lookups[number.name].take(values[rows], mode="clip")
 
         for_each(range(0, self.num_rows, CACHED_ROWS), fill, num_rows=self.num_rows, stages=2)
         many = zip(schema.multivalent, self.bags, strict=True)
-        bags = tuple((tables[column.name].take(codes, mode="clip"), offsets) for column, (codes, offsets) in many)
+        bags = tuple((lookups[column.name].take(codes, mode="clip"), offsets) for column, (codes, offsets) in many)
         return EncodedRows(ids, scaled, bags)
 
 
@@ -112,16 +112,16 @@ class EncoderBuilder:
         counter.count(codes if training is None else codes[np.repeat(training, np.diff(offsets))])
         return _smallest(codes), offsets
 
-    def finish(self) -> tuple[Encoder, Tables]:
+    def finish(self) -> tuple[Encoder, Lookups]:
         """The encoder, and for each column the table from codes to ids, or to scaled numbers; nothing is added then."""
         finished = for_each(self._counters.values(), lambda counter: counter.finish(), num_rows=self._num_rows)
         vocabularies = dict(zip(self._counters, (vocabulary for vocabulary, _ in finished), strict=True))
-        tables: Tables = dict(zip(self._counters, (table for _, table in finished), strict=True))
+        lookups: Lookups = dict(zip(self._counters, (table for _, table in finished), strict=True))
         statistics = {name: reader.finish() for name, reader in self._numbers.items()}
         for column in self.schema.numeric:
-            tables[column.name] = _scaled(column, statistics, self._numbers[column.name].known)
+            lookups[column.name] = _scaled(column, statistics, self._numbers[column.name].known)
         self._counters.clear()  # their memory is wanted
-        return Encoder(self.schema, vocabularies, statistics), tables
+        return Encoder(self.schema, vocabularies, statistics), lookups
 
 
 def _scaled(column: Numeric, statistics: Mapping[str, NumericStatistics], numbers: Doubles) -> Floats:

@@ -7,8 +7,8 @@ missing values as the real set has. The columns are drawn independently, and the
 
 with a main effect m for each column, and the second sum over the planted crosses of two to four columns. So the logit
 is a polynomial of the fourth order in the numbers u that the values of a column stand for; m and u are centred, u has
-the variance 1, and no cross can be imitated by fewer columns (:mod:`crossrank.data.sources.planted`). A missing value
-adds nothing.
+the variance 1, and no cross can be imitated by fewer columns (:mod:`crossrank.data.generators.planted`). A missing
+value adds nothing.
 
 The truth is fixed, and the rows are a pure function of the seed and their position: chunk k is drawn by Philox, a
 counter-based generator, with the key (seed, k).
@@ -24,8 +24,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from crossrank.data.generators.planted import Floats, factors, hashed, sigmoid
 from crossrank.data.sources import criteo
-from crossrank.data.sources.planted import Floats, factors, hashed, sigmoid
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID
 from crossrank.schema import Numeric
 

@@ -1,4 +1,4 @@
-"""Texts as words of 64 bits, and the numbering of the distinct ones while a table is read.
+"""Texts packed into words of 64 bits, and the numbering of the distinct ones while a table is read.
 
 | text | word |
 | --- | --- |

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from crossrank.config import to_dict
 from crossrank.data.encoder import Encoder
+from crossrank.data.generators.criteo_like import CHUNK_ROWS, CROSSES, SLICES, Chunk, Texts, truth
+from crossrank.data.generators.planted import entropy
 from crossrank.data.progress import Phases
 from crossrank.data.rows import EncodedRows, LabeledRows
 from crossrank.data.scaling import NumericStatistics
 from crossrank.data.sources import criteo
-from crossrank.data.sources.criteo_like import CHUNK_ROWS, CROSSES, SLICES, Chunk, Texts, truth
-from crossrank.data.sources.planted import entropy
 from crossrank.data.splits import SPLITS
 from crossrank.data.text import splitmix64
 from crossrank.data.vocabulary import FIRST_ID, UNSEEN_ID, Vocabulary

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, TextCodes, WordCodes, texts_of_words
 from crossrank.data.parallel import for_each
 from crossrank.data.table import open_table
 from crossrank.data.text import stable_hash, stable_hashes_of_words
-from crossrank.data.words import FIRST_CODE, MISSING_CODE, TextCodes, WordCodes, texts_of_words
 
 LETTERS = st.sampled_from(["a", "b", "é", "\0", "7", "\u2028", "𝒳"])
 TEXTS = st.none() | st.text(LETTERS, max_size=4) | st.sampled_from(["x" * 8, "x" * 9, "x" * 20, "x" * 7 + "\0"])

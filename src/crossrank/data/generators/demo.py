@@ -5,8 +5,8 @@ other, and the click with
 
     P(click | row) = sigmoid(intercept + Σ main effects + Σ planted crosses)
 
-where the crosses are pure interactions (:mod:`crossrank.data.sources.planted`): a model without crosses learns nothing
-of them. A missing value adds nothing, neither alone nor in a cross. The truth is fixed; the seed picks the rows.
+where the crosses are pure interactions (:mod:`crossrank.data.generators.planted`): a model without crosses learns
+nothing of them. A missing value adds nothing, alone or in a cross. The truth is fixed; the seed picks the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from crossrank.data.sources.planted import Floats, entropy, factors, sigmoid
+from crossrank.data.generators.planted import Floats, entropy, factors, sigmoid
 from crossrank.errors import ConfigError
 from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
 

@@ -1,0 +1,1 @@
+"""Click logs made on the spot, whose truth is known."""

@@ -1,0 +1,72 @@
+"""From a trained model to a complete run folder: what is measured of it, and what is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from crossrank.data import SPLITS, EncodedDataset
+from crossrank.evaluation.evaluate import measure_split, score_split
+from crossrank.evaluation.findings import write_findings
+from crossrank.files import partial_of
+from crossrank.models import Model, build_model
+from crossrank.nn import FeatureEmbedding
+from crossrank.results import Spectrum
+from crossrank.runs import write_run
+from crossrank.runs.lifecycle import CHECKPOINT, PLAN
+from crossrank.training.plan import Planned, facts
+from crossrank.training.settings import Config
+from crossrank.training.trainer import Trainer
+
+
+def seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
+    torch.manual_seed(seed)
+    return build_model(config.model, dataset.features)
+
+
+def measured_splits(test: bool) -> tuple[str, ...]:
+    """The splits that a training needs; a search that still has to choose goes without the test rows."""
+    return SPLITS if test else SPLITS[:2]
+
+
+def finish_run(trainer: Trainer, run: Planned, *, test: bool, initial: Sequence[Spectrum]) -> dict[str, Any]:
+    """Measure the trained model and write every file of the run into its folder; returns its report."""
+    model, dataset, folder, names = trainer.model, trainer.dataset, trainer.folder, measured_splits(test)[1:]
+    logits = {name: score_split(model, trainer.member.placed(dataset.split(name))) for name in names}
+    report = _report(trainer, logits)
+    trainer.member.close()
+    write_findings(folder, model, dataset, split=names[-1], initial=initial, logits=logits[names[-1]])
+    (folder / PLAN).unlink()
+    for leftover in (partial_of(folder / CHECKPOINT), folder / "dataset"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    info = {"rows": dataset.num_rows, **facts(dataset, run.seed)}
+    write_run(folder, model=model, encoder=dataset.encoder, config=run.config.to_dict(), info=info, report=report)
+    return report
+
+
+def _report(trainer: Trainer, logits: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    position, kind = trainer.position, trainer.label_kind
+    cut_short = position.step == trainer.total_steps > (trainer.settings.eval_every or trainer.batches_per_epoch)
+    report: dict[str, Any] = {
+        name: measure_split(logits[name], trainer.dataset.split(name), label_kind=kind) for name in logits
+    }
+    report["training"] = {
+        "steps": position.step,
+        "best_step": position.best_step,
+        "still_improving": cut_short and position.best_step == position.step,
+        "epochs": position.step / trainer.batches_per_epoch,
+        "seconds": position.seconds,
+        "rows_per_second": position.rows / max(position.seconds, 1e-9),
+    }
+    report["parameters"] = count_parameters(trainer.model)
+    return report
+
+
+def count_parameters(model: Model) -> dict[str, int]:
+    """Weights in embedding tables, and in everything else."""
+    tables = sum(module.weight.numel() for module in model.modules() if isinstance(module, FeatureEmbedding))
+    return {"embedding": tables, "network": sum(p.numel() for p in model.parameters()) - tables}
