@@ -115,7 +115,8 @@ def train(
     from crossrank.training import train as train_run
     from crossrank.training.profile import StepClock
 
-    settings = Config.parse(override(load_toml(config) if config else {}, sets or []))
+    settings = override(load_toml(config) if config else {}, sets or [])
+    Config.parse(settings)  # before anything is read
     meaning = None
     if not (data / "manifest.json").is_file():
         from crossrank.data.table import open_table

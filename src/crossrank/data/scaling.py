@@ -12,15 +12,23 @@ from crossrank.data.numbers import LARGEST, Doubles
 from crossrank.data.rows import Floats
 from crossrank.schema import Numeric
 
+FARTHEST = 5.0  # deviations from the mean, beyond which a number counts as if it were there
+
 
 @dataclasses.dataclass(frozen=True)
 class NumericStatistics:
-    """Mean and deviation of a numeric column over the training rows, after its logarithm if it has one."""
+    """Mean and deviation of a numeric column over the training rows, after its logarithm if it has one.
+
+    Smaller numbers than ``low`` count as ``low``, larger ones than ``high`` as ``high``; None, in encoders of before
+    they were kept, is no limit.
+    """
 
     mean: float = 0.0
     deviation: float = 1.0
     count: int = 0
     missing: int = 0
+    low: float | None = None
+    high: float | None = None
 
 
 class Scaling:
@@ -36,10 +44,14 @@ class Scaling:
         standardized = np.array([column.standardize for column in columns], bool)
         self._centers = np.where(standardized, self._means, 0.0)
         self._widths = np.where(standardized, [one.deviation for one in known], 1.0)
+        lows, highs = [one.low for one in known], [one.high for one in known]
+        self._lows = np.where(standardized, [-np.inf if low is None else low for low in lows], -np.inf)
+        self._highs = np.where(standardized, [np.inf if high is None else high for high in highs], np.inf)
 
     def scale(self, logged: Doubles) -> Floats:
         """Numbers after their logarithm, as the network reads them: a missing one is the training mean."""
         filled = np.where(np.isnan(logged), self._means, logged)
+        np.clip(filled, self._lows, self._highs, out=filled)
         filled -= self._centers
         filled /= self._widths
         return np.clip(filled, -LARGEST, LARGEST, out=filled).astype(np.float32, order="C")
@@ -89,6 +101,9 @@ class Moments:
 
     def finish(self) -> NumericStatistics:
         if self._low >= self._high:  # constant, or no value at all: rounding must not pass for a deviation
-            return NumericStatistics(self._low if self._count else 0.0, 1.0, self._count, self._missing)
-        deviation = float(np.sqrt(self._squares / self._count))
-        return NumericStatistics(self._mean, deviation or 1.0, self._count, self._missing)
+            only = self._low if self._count else 0.0
+            return NumericStatistics(only, 1.0, self._count, self._missing, only, only)
+        deviation = float(np.sqrt(self._squares / self._count)) or 1.0
+        reach = FARTHEST * deviation
+        low, high = max(self._low, self._mean - reach), min(self._high, self._mean + reach)
+        return NumericStatistics(self._mean, deviation, self._count, self._missing, low, high)

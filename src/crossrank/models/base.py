@@ -29,6 +29,10 @@ class Model(nn.Module, abc.ABC):
         super().__init__()
         self.layout = layout
         self.embedding = embed(layout, dropout=embedding_dropout)
+        self.label_mean: Tensor
+        self.label_deviation: Tensor
+        self.register_buffer("label_mean", torch.zeros(()))
+        self.register_buffer("label_deviation", torch.ones(()))
 
     def forward(self, features: Features) -> Tensor:
         x0: Tensor = self.embedding(features)  # (B, D)
@@ -73,13 +77,21 @@ class Model(nn.Module, abc.ABC):
                 share = (seen / seen.sum()).to(table)
                 table[untrained.to(table.device)] = share @ table  # (e,)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        for name in ("label_mean", "label_deviation"):  # runs of before 
+            state_dict.setdefault(prefix + name, getattr(self, name))
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+    def in_units(self, logits: Tensor) -> Tensor:
+        return logits * self.label_deviation + self.label_mean
+
     @torch.no_grad()
     def predict_logits(self, batches: Iterable[Features]) -> Tensor:
         """Logits of all rows, without dropout and without a graph; on the CPU."""
         training = self.training
         self.eval()
         try:
-            logits = [self(features).float().cpu() for features in batches]
+            logits = [self.in_units(self(features)).float().cpu() for features in batches]
         finally:
             self.train(training)
         return torch.cat(logits) if logits else torch.empty(0)

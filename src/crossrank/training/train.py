@@ -32,6 +32,7 @@ from crossrank.schema import Schema
 from crossrank.training.checkpoint import has_checkpoint
 from crossrank.training.cuda.steps import choose_device
 from crossrank.training.memory import keep_freed_memory
+from crossrank.training.numbers import as_learned, is_number, start_at_mean, with_enough_steps
 from crossrank.training.profile import StepClock
 from crossrank.training.settings import Config
 from crossrank.training.together import evaluators, share_a_program, train_many
@@ -81,8 +82,8 @@ def train(
         run = cr.train("clicks.csv", into="runs/first", config={"model": {"name": "dcn-v2"}})
         run.report["test"]["auc"]
     """
-    into = Path(into)
-    config = config if isinstance(config, Config) else Config.parse(config or {})
+    into, given = Path(into), config or {}
+    config = _config(given)
     tracker = find_tracker(track)
     keep_freed_memory()
     partial = _claim(into, resume=resume, overwrite=overwrite)
@@ -91,7 +92,7 @@ def train(
             dataset = _dataset(data, schema, config, partial, progress=progress)
             _train(
                 dataset,
-                config,
+                _config(given, dataset),
                 seed,
                 partial,
                 resume=resume,
@@ -152,8 +153,10 @@ def train_seeds(
         raise RunError(
             f"{into} must be free for a folder of {seeds} runs; it is a single run.", hint="Choose another name."
         )
-    config = config if isinstance(config, Config) else Config.parse(config or {})
-    runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
+    data = EncodedDataset.open(Path(data)) if _is_encoded(data) and isinstance(data, str | Path) else data
+    config = config or {}
+    settled = _config(config, data if isinstance(data, EncodedDataset) else None)
+    runs = [Planned(into=into / f"seed-{seed}", config=settled, seed=seed) for seed in range(seeds)]
     missing = [run for run in runs if overwrite or not (run.into / "run.json").is_file()]
     joint = {key: options[key] for key in ("test", "progress") if key in options}
     alone = any(value for key, value in options.items() if key not in (*joint, "schema"))
@@ -191,14 +194,15 @@ def train_together(
     dataset, seeds = _dataset(data, None, runs[0].config, Path(), progress=progress), [run.seed for run in runs]
     with torch.random.fork_rng(devices=[]):
         models = [_seeded_model(run.config, dataset, run.seed) for run in runs]
-    many = share_a_program(models, dataset, [run.config.training for run in runs], seeds=seeds)
+    learned = as_learned(dataset, models[0]) if is_number(dataset) else dataset
+    many = share_a_program(models, learned, [run.config.training for run in runs], seeds=seeds)
     if many is None:
         return None
     trainers = []
     for run, part in zip(runs, many.parts, strict=True):
         folder, settings = _claim(run.into, resume=False, overwrite=overwrite), run.config.training
         write_json(folder / "plan.json", {"config": run.config.to_dict(), **_facts(run.seed, dataset)})
-        trainers.append(Trainer(part.model, dataset, settings, seed=run.seed, folder=folder, device_training=part))
+        trainers.append(Trainer(part.model, learned, settings, seed=run.seed, folder=folder, device_training=part))
         trainers[-1].on_evaluation = run.on_evaluation
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(min(seeds))  # of what dropout drops
@@ -223,13 +227,24 @@ def _may_share(data: Any, configs: Sequence[Config]) -> bool:
     return same and not own and _is_encoded(data) and choose_device(alike[0].training.device).type != "cpu"
 
 
+def _config(config: Config | Mapping[str, Any], dataset: EncodedDataset | None = None) -> Config:
+    """The configuration that was meant; what is left out of a mapping depends on the label, where that is known."""
+    if isinstance(config, Config):
+        return config
+    meant = with_enough_steps(config, len(dataset.train)) if dataset and is_number(dataset) else config
+    return Config.parse(meant)
+
+
 def _facts(seed: int, dataset: EncodedDataset) -> dict[str, Any]:
     return {"seed": seed, "data_fingerprint": dataset.fingerprint}
 
 
 def _seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
     torch.manual_seed(seed)
-    return build_model(config.model, dataset.features)
+    model = build_model(config.model, dataset.features)
+    if is_number(dataset):
+        start_at_mean(model, dataset)
+    return model
 
 
 def _spread(values: list[float]) -> dict[str, Any]:
@@ -306,7 +321,8 @@ def _train(
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         model, rows = _seeded_model(config, dataset, seed), dataset.train
         check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
-        trainer = Trainer(model, dataset, config.training, seed=seed, folder=folder, clock=clock)
+        learned = as_learned(dataset, model) if is_number(dataset) else dataset
+        trainer = Trainer(model, learned, config.training, seed=seed, folder=folder, clock=clock)
         trainer.on_line, trainer.on_evaluation = tracker.line, on_evaluation
         if resume:
             trainer.resume()
