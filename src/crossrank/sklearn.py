@@ -20,6 +20,7 @@ import dataclasses
 import json
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -127,17 +128,20 @@ class _Estimator(BaseEstimator):
         added = {label: target} if rows.weights is None else {label: target, weight: rows.weights}
         schema = Schema(rows.features, Label(name=label, kind=kind), weight=weight if weight in added else None)
         table = rows.frame.with_columns(**added)[np.random.default_rng(seed).permutation(len(target))]
-        how: dict[str, Any] = {"config": self._config(len(target)), "schema": schema, "seed": seed}
+        how: dict[str, Any] = {"config": self._config(len(target), kind), "schema": schema, "seed": seed}
         self.run_ = _temporary(lambda folder: train(table, into=folder, test=False, progress=False, **how))
+        if "warning" in (trained := self.run_.report["training"]):
+            warnings.warn(trained["warning"], stacklevel=3)
         shutil.rmtree(self.run_.path / "checkpoint")  # nothing to go on with: it would only weigh in a pickle
 
-    def _config(self, num_rows: int) -> dict[str, Any]:
+    def _config(self, num_rows: int, kind: LabelKind) -> dict[str, Any]:
         """The settings as :func:`crossrank.train` takes them."""
         given = self.settings or {}
         words = [f"{name}={_toml(value)}" for name, value in given.items() if "." in name]
         config = override({name: value for name, value in given.items() if "." not in name}, words)
         num_valid = max(1, round(VALID_SHARE * num_rows))
-        structure = {"structure": "parallel"} if self.model in ("dcn-v2", "dcn-mix") else {}
+        parallel = kind == "binary" and self.model in ("dcn-v2", "dcn-mix")
+        structure = {"structure": "parallel"} if parallel else {}
         config["model"] = structure | config.get("model", {}) | {"name": self.model}
         config["training"] = _pace(num_rows - num_valid) | config.get("training", {})
         share = num_valid / num_rows
@@ -248,8 +252,7 @@ class CrossRankClassifier(ClassifierMixin, _Estimator):
 class CrossRankRegressor(RegressorMixin, _Estimator):
     """Predicts a number, by least squares.
 
-    Args and attributes are those of :class:`CrossRankClassifier`. The network learns the target less its mean, divided
-    by its deviation, so ``run_`` itself answers in these units; ``predict`` turns them back.
+    Args and attributes are those of :class:`CrossRankClassifier`; a DCN-V2 is stacked, as in :func:`crossrank.train`.
 
     Example:
         >>> import numpy as np
@@ -263,15 +266,12 @@ class CrossRankRegressor(RegressorMixin, _Estimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on the rows of X, a pandas or polars data frame or an array, with their numbers and weights."""
         rows = self._read(X, y, sample_weight, dtype=np.float64)
-        self._mean = float(np.average(rows.target, weights=rows.weights))
-        self._deviation = float(rows.target.std()) or 1.0
-        self._train(rows, (rows.target - self._mean) / self._deviation, kind="real")
+        self._train(rows, rows.target, kind="real")
         return self
 
     def predict(self, X: Any) -> Doubles:
         """The expected number of each row: (N,)."""
-        logits = self._logits(X)
-        return logits * self._deviation + self._mean
+        return self._logits(X)
 
 
 def _drafted(X: Any, frame: pl.DataFrame) -> list[Column]:

@@ -150,6 +150,8 @@ def train(
         if clock:
             _show_profile(clock.rows())
         _show_metrics(run.report["test"], as_json)
+        if "warning" in run.report["training"]:
+            say(f"warning: {run.report['training']['warning']}")
         if run.report["training"]["still_improving"]:
             say(f"note: the training {STILL_IMPROVING}")
         _report(into)

@@ -80,7 +80,8 @@ class EncoderBuilder:
         self.schema = schema
         embedded: list[Categorical | Multivalent] = [*schema.categorical, *schema.multivalent]
         self._counters = {column.name: _counter(column) for column in embedded}
-        self._numbers = {column.name: _NumberReader(column) for column in schema.numeric}
+        quantiles = schema.label.kind == "real"
+        self._numbers = {column.name: _NumberReader(column, quantiles=quantiles) for column in schema.numeric}
         self._num_rows = 0
 
     def add(self, chunk: Chunk, training: NDArray[np.bool_] | None) -> CodedRows:
@@ -186,10 +187,10 @@ class _NumberReader:
         known: the numbers by their code.
     """
 
-    def __init__(self, column: Numeric) -> None:
+    def __init__(self, column: Numeric, *, quantiles: bool) -> None:
         self._name, self._markers, self._shifts = column.name, column.markers, log_shifts([column])
         self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
-        self._moments = Moments()
+        self._moments = Moments(quantiles=quantiles and column.standardize)
 
     def add(self, chunk: Chunk, rows: Positions | None) -> NDArray[Any]:
         """The column as codes or as numbers; some of the rows (all if None) count for the moments."""

@@ -1,9 +1,16 @@
-"""Numbers made fit for a network: ``standardize(log(max(x + log_shift, 1)))``, for all numeric columns at once."""
+"""Numbers made fit for a network: ``standardize(log(max(x + log_shift, 1)))``, for all numeric columns at once.
+
+Cross layers multiply numbers with each other, layer by layer, so none may be far from the others. There are two ways to
+standardize: less the mean, divided by the deviation, and cut off at five deviations or where the training rows end; or,
+where the label is a number, by quantiles: a number with the share p of the training rows below it becomes the number
+with the share p of a normal distribution below it. Between the quantiles that are kept, the line between them counts.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +19,26 @@ from crossrank.data.numbers import LARGEST, Doubles
 from crossrank.data.rows import Floats
 from crossrank.schema import Numeric
 
+FARTHEST = 5.0  # deviations from the mean, beyond which a number counts as if it were there
+NORMAL_QUANTILES = np.array([NormalDist().inv_cdf((k + 0.5) / 256) for k in range(256)])
+MOST_KEPT = 1 << 17
+
 
 @dataclasses.dataclass(frozen=True)
 class NumericStatistics:
-    """Mean and deviation of a numeric column over the training rows, after its logarithm if it has one."""
+    """Mean and deviation of a numeric column over the training rows, after its logarithm if it has one.
+
+    Smaller numbers than ``low`` count as ``low``, larger ones than ``high`` as ``high``; None, in encoders that were
+    made before there were limits, is none. ``quantiles``, where there are any, take the place of all of these.
+    """
 
     mean: float = 0.0
     deviation: float = 1.0
     count: int = 0
     missing: int = 0
+    low: float | None = None
+    high: float | None = None
+    quantiles: Sequence[float] | None = None
 
 
 class Scaling:
@@ -36,20 +54,36 @@ class Scaling:
         standardized = np.array([column.standardize for column in columns], bool)
         self._centers = np.where(standardized, self._means, 0.0)
         self._widths = np.where(standardized, [one.deviation for one in known], 1.0)
+        self._lows = np.where(standardized, [-np.inf if one.low is None else one.low for one in known], -np.inf)
+        self._highs = np.where(standardized, [np.inf if one.high is None else one.high for one in known], np.inf)
+        self._curves = {
+            place: _curve(one.quantiles)
+            for place, one in enumerate(known)
+            if one.quantiles is not None and standardized[place]
+        }
 
     def scale(self, logged: Doubles) -> Floats:
         """Numbers after their logarithm, as the network reads them: a missing one is the training mean."""
         filled = np.where(np.isnan(logged), self._means, logged)
-        filled -= self._centers
-        filled /= self._widths
-        return np.clip(filled, -LARGEST, LARGEST, out=filled).astype(np.float32, order="C")
+        scaled = (filled.clip(self._lows, self._highs) - self._centers) / self._widths
+        for place, (quantiles, scores) in self._curves.items():
+            scaled[:, place] = np.interp(filled[:, place], quantiles, scores)
+        return scaled.clip(-LARGEST, LARGEST).astype(np.float32, order="C")
 
     def restore(self, scaled: Floats) -> Doubles:
         """The numbers behind scaled ones."""
         numbers = scaled.astype(np.float64) * self._widths + self._centers
+        for place, (quantiles, scores) in self._curves.items():
+            numbers[:, place] = np.interp(scaled[:, place], scores, quantiles)
         logged = np.flatnonzero(~np.isnan(self._shifts))
         numbers[:, logged] = np.exp(numbers[:, logged]) - self._shifts[logged]
         return numbers
+
+
+def _curve(quantiles: Sequence[float]) -> tuple[Doubles, Doubles]:
+    """Quantiles that differ, and the normal number of each; where several were equal, the mean of theirs."""
+    values, which = np.unique(np.asarray(quantiles, np.float64), return_inverse=True)
+    return values, np.bincount(which, NORMAL_QUANTILES) / np.bincount(which)
 
 
 def log_shifts(columns: Sequence[Numeric]) -> Doubles:
@@ -63,9 +97,14 @@ def take_logs(numbers: Doubles, shifts: Doubles) -> Doubles:
 
 
 class Moments:
-    """Mean and deviation over chunks by Chan's pairwise update, which loses no digits however many rows there are."""
+    """Mean and deviation over chunks by Chan's pairwise update, which loses no digits however many rows there are.
 
-    def __init__(self) -> None:
+    Args:
+        quantiles: find them too; of many numbers some thousand that stand for equally many of them are kept.
+    """
+
+    def __init__(self, *, quantiles: bool = False) -> None:
+        self._kept: tuple[Doubles, Doubles] | None = (np.empty(0), np.empty(0)) if quantiles else None
         self._count, self._missing = 0, 0
         self._mean, self._squares = 0.0, 0.0
         self._low, self._high = np.inf, -np.inf
@@ -86,9 +125,26 @@ class Moments:
         self._squares += squares + shift**2 * self._count * count / total
         self._mean += shift * count / total
         self._count = total
+        if self._kept is not None:
+            values = np.concatenate([self._kept[0], present])
+            weights = np.concatenate([self._kept[1], np.asarray(often, np.float64)])
+            self._kept = (values, weights) if len(values) <= MOST_KEPT else _thinned(values, weights, MOST_KEPT // 2)
 
     def finish(self) -> NumericStatistics:
         if self._low >= self._high:  # constant, or no value at all: rounding must not pass for a deviation
-            return NumericStatistics(self._low if self._count else 0.0, 1.0, self._count, self._missing)
-        deviation = float(np.sqrt(self._squares / self._count))
-        return NumericStatistics(self._mean, deviation or 1.0, self._count, self._missing)
+            only = self._low if self._count else 0.0
+            return NumericStatistics(only, 1.0, self._count, self._missing, only, only)
+        quantiles = None if self._kept is None else _thinned(*self._kept, len(NORMAL_QUANTILES))[0].tolist()
+        deviation = float(np.sqrt(self._squares / self._count)) or 1.0
+        reach = FARTHEST * deviation
+        low, high = max(self._low, self._mean - reach), min(self._high, self._mean + reach)
+        return NumericStatistics(self._mean, deviation, self._count, self._missing, low, high, quantiles)
+
+
+def _thinned(values: Doubles, weights: Doubles, size: int) -> tuple[Doubles, Doubles]:
+    """The middles of ``size`` parts of equal weight of the sorted values, and their weights."""
+    order = np.argsort(values, kind="stable")
+    below = weights[order].cumsum()
+    middles = (np.arange(size) + 0.5) / size * below[-1]
+    places = np.searchsorted(below, middles).clip(max=len(values) - 1)
+    return values[order[places]], np.full(size, below[-1] / size)

@@ -109,7 +109,7 @@ def trace(model: Model, features: Features) -> dict[nn.Module, tuple[Tensor, Ten
     training = model.training
     model.eval()
     try:
-        logits = model(features)
+        logits = model.in_units(model(features))
     finally:
         model.train(training)
         for hook in hooks:

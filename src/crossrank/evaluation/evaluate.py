@@ -79,3 +79,12 @@ def encoded_rows(encoder: Encoder, data: EncodedDataset | Table, split: str) -> 
     from crossrank.data.prepare import encode_table
 
     return encode_table(encoder, data)
+
+
+def worse_than_constant(measured: Mapping[str, Any], label_kind: LabelKind) -> str | None:
+    """What to say of a model that does worse than the same answer to every row would; None of a better one."""
+    name, answer = ("r2", "mean") if label_kind == "real" else ("normalized_entropy", "share of ones")
+    found = measured[name]
+    if found is None or not (found < 0 if label_kind == "real" else found > 1):
+        return None
+    return f"On the validation rows the model does worse than their {answer} would: its {name} is {found:.3g}."

@@ -100,7 +100,7 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
     with torch.no_grad():
         features = run.encoder.encode_rows([row]).features()
         x0 = model.embedding(features)[0].detach()  # (D,)
-        logit = model(features).item()
+        logit = model.in_units(model(features)).item()
     mean = average_row(model, run.encoder)
     parts = _by_taylor(model, x0, mean, logit) if is_smooth(model) else None
     exact = parts is not None
@@ -150,7 +150,7 @@ def _by_taylor(model: Model, x0: Tensor, mean: Tensor, logit: float) -> _Parts |
     owners = _owners(model.layout).to(x0)  # (k, D)
     offset = x0 - mean  # (D,), u
     place = mean[None].clone().requires_grad_()
-    base = model.logits(place)
+    base = model.in_units(model.logits(place))
     (slope,) = torch.autograd.grad(base.sum(), place)
     for num_points in POINTS:
         pairs = _integral(model, mean, offset, owners, num_points)
@@ -166,7 +166,7 @@ def _integral(model: Model, mean: Tensor, offset: Tensor, owners: Tensor, num_po
     points, weights = np.polynomial.legendre.leggauss(num_points)
     for t, weight in zip((points + 1) / 2, weights / 2, strict=True):
         place = (mean + t * offset).expand(len(owners), -1).clone().requires_grad_()  # (k, D), a row for each feature
-        (slope,) = torch.autograd.grad(model.logits(place).sum(), place, create_graph=True)
+        (slope,) = torch.autograd.grad(model.in_units(model.logits(place)).sum(), place, create_graph=True)
         turn = (slope * owners * offset).sum()
         (curve,) = torch.autograd.grad(turn, place, materialize_grads=True)  # (k, D): H u_i, zero where f is linear
         pairs += weight * (1 - t) * (curve * offset) @ owners.T  # (k, k): u_iᵀ H_ij u_j
@@ -187,8 +187,8 @@ def _in_float64(model: Model) -> Model:
 @torch.no_grad()
 def _by_removal(model: Model, x0: Tensor, mean: Tensor) -> _Parts:
     owners = _owners(model.layout).to(x0)  # (k, D)
-    base = model.logits(mean[None])[0]
-    alone = model.logits(mean + owners * (x0 - mean)) - base  # (k,)
+    base = model.in_units(model.logits(mean[None]))[0]
+    alone = model.in_units(model.logits(mean + owners * (x0 - mean))) - base  # (k,)
     seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
     layers: list[Any] = [layer for _, _, layer in model.cross_layers()]
     hooks = [layer.register_forward_hook(lambda layer, inputs, _: seen.update({layer: inputs})) for layer in layers]
@@ -220,7 +220,7 @@ def _remover(weight: Tensor, mean_xl: Tensor, mean: Tensor, left: Tensor, right:
 
 def _with_hooks(model: Model, x0: Tensor, hooks: list[Any]) -> Tensor:
     try:
-        return model.logits(x0)
+        return model.in_units(model.logits(x0))
     finally:
         for hook in hooks:
             hook.remove()

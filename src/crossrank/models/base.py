@@ -25,13 +25,21 @@ class Model(nn.Module, abc.ABC):
     does with x0. A model with a second table (a linear term, say) overrides ``forward``. How to bring one of your own
     stands in :mod:`crossrank.models.own`.
 
+    The logit of a label that is a number is that number less its mean, divided by its deviation in the training rows;
+    :meth:`in_units` and :meth:`predict_logits` give the number itself.
+
     Shape: features of B rows -> (B,).
     """
+
+    label_mean: Tensor
+    label_deviation: Tensor
 
     def __init__(self, layout: InputLayout, *, embedding_dropout: float = 0.0) -> None:
         super().__init__()
         self.layout = layout
         self.embedding = embed(layout, dropout=embedding_dropout)
+        self.register_buffer("label_mean", torch.zeros(()))
+        self.register_buffer("label_deviation", torch.ones(()))
 
     def forward(self, features: Features) -> Tensor:
         x0: Tensor = self.embedding(features)  # (B, D)
@@ -86,13 +94,22 @@ class Model(nn.Module, abc.ABC):
                 share = (seen / seen.sum()).to(table)
                 table[untrained.to(table.device)] = share @ table  # (e,)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        for name in ("label_mean", "label_deviation"):  # which older runs do not have
+            state_dict.setdefault(prefix + name, getattr(self, name))
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+    def in_units(self, logits: Tensor) -> Tensor:
+        """Logits in units of the label, where that is a number; the network itself learns it at unit scale."""
+        return logits * self.label_deviation + self.label_mean
+
     @torch.no_grad()
     def predict_logits(self, batches: Iterable[Features]) -> Tensor:
-        """Logits of all rows, without dropout and without a graph; on the CPU."""
+        """Logits of all rows, in units of the label, without dropout and without a graph; on the CPU."""
         training = self.training
         self.eval()
         try:
-            logits = [self(features).float().cpu() for features in batches]
+            logits = [self.in_units(self(features)).float().cpu() for features in batches]
         finally:
             self.train(training)
         return torch.cat(logits) if logits else torch.empty(0)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from crossrank.data import SPLITS, EncodedDataset
-from crossrank.evaluation.evaluate import measure_split, score_split
+from crossrank.evaluation.evaluate import measure_split, score_split, worse_than_constant
 from crossrank.evaluation.findings import write_findings
 from crossrank.files import partial_of
 from crossrank.models import Model, build_model
@@ -19,13 +19,16 @@ from crossrank.results import Spectrum
 from crossrank.runs import write_run
 from crossrank.runs.lifecycle import CHECKPOINT, PLAN
 from crossrank.training.plan import Planned, facts
+from crossrank.training.regression import start_at_mean
 from crossrank.training.settings import Config
 from crossrank.training.trainer import Trainer
 
 
 def seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
     torch.manual_seed(seed)
-    return build_model(config.model, dataset.features)
+    model = build_model(config.model, dataset.features)
+    start_at_mean(model, dataset)
+    return model
 
 
 def measured_splits(test: bool) -> tuple[str, ...]:
@@ -62,6 +65,8 @@ def _report(trainer: Trainer, logits: Mapping[str, NDArray[Any]]) -> dict[str, A
         "seconds": position.seconds,
         "rows_per_second": position.rows / max(position.seconds, 1e-9),
     }
+    if problem := worse_than_constant(report["valid"], kind):
+        report["training"]["warning"] = problem
     report["parameters"] = count_parameters(trainer.model)
     return report
 

@@ -12,6 +12,7 @@ from crossrank.data import EncodedDataset, SplitSettings
 from crossrank.errors import ConfigError, DataError, listing
 from crossrank.files import write_json
 from crossrank.runs.lifecycle import PLAN
+from crossrank.training.regression import with_enough_steps
 from crossrank.training.settings import Config
 
 
@@ -49,7 +50,11 @@ def changes(saved: Mapping[str, Any] | None, config: Config, dataset: EncodedDat
 
 
 def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) -> Config:
-    """The config with the split that the dataset was made with; one that asks for another cannot be had any more."""
+    """The config as it suits a dataset: with the split that it was made with, and defaults for the kind of its label.
+
+    Raises:
+        ConfigError: where another split is asked for, which cannot be had any more.
+    """
     default = to_dict(SplitSettings())
     made = default | dataset.manifest.get("split", {})
     if isinstance(config, Config):
@@ -57,7 +62,7 @@ def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) 
         written = [key for key in asked if asked[key] != default[key]]
     else:
         written = list((config or {}).get("split", {}))
-        config = Config.parse(config or {})
+        config = Config.parse(with_enough_steps(config or {}, dataset))
         asked = to_dict(config.split)
     wrong = [key for key in written if asked[key] != made[key]]
     if wrong:

@@ -111,6 +111,8 @@ class Trainer:
         position = self.position
         if not math.isfinite(loss):
             raise self._diverged(f"The training loss must stay finite; it is {loss}")
+        if self.criterion == "rmse":
+            loss *= float(self.model.label_deviation) ** 2  # a number is learned at unit scale
         position.seconds += seconds
         position.rows += rows
         speed = rows / max(seconds, 1e-9)

@@ -1,0 +1,73 @@
+"""How a label that is a number is learned: at its own scale, from its mean, and with enough steps.
+
+A network learns the label less its mean, divided by its deviation, whatever it is measured in; its answers are turned
+back (:meth:`crossrank.models.Model.in_units`). It begins by answering the mean to every row. Cross layers multiply the
+numbers of a row, which are about as large as the label, so they begin near the identity; otherwise the first answers
+would be hundreds of deviations off, and Adam would remember these gradients for thousands of steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from crossrank.data import EncodedDataset, Split
+from crossrank.models import Model
+from crossrank.nn import OutputLayer
+
+FIRST_CROSSES = 0.1  # of their usual size
+LEARNING_RATE, BATCH_SIZE, FEWEST_STEPS = 0.01, 256, 6000
+
+
+def is_number(dataset: EncodedDataset) -> bool:
+    return dataset.schema.label.kind == "real"
+
+
+@torch.no_grad()
+def start_at_mean(model: Model, dataset: EncodedDataset) -> None:
+    """Tell a new model the mean and the deviation of a label that is a number, and let it answer the mean."""
+    if not is_number(dataset):
+        return
+    labels, weights = np.asarray(dataset.train.labels, np.float64), dataset.train.weights
+    mean = np.average(labels, weights=weights)
+    model.label_mean.fill_(mean)
+    model.label_deviation.fill_(np.sqrt(np.average((labels - mean) ** 2, weights=weights)) or 1.0)
+    for layer in model.modules():
+        if isinstance(layer, OutputLayer):
+            nn.init.zeros_(layer.weight)
+    for network in model.cross_networks():
+        for name, kernel in network.named_parameters():
+            if name.endswith((".weight", ".up")) and ".gate." not in name:
+                kernel.mul_(FIRST_CROSSES)
+
+
+def as_learned(dataset: EncodedDataset, model: Model) -> EncodedDataset:
+    """The dataset with the labels of its training rows, where they are numbers, in units of the model."""
+    if not is_number(dataset):
+        return dataset
+    split, learned = dataset.train, copy.copy(dataset)
+    labels = (np.asarray(split.labels, np.float64) - model.label_mean.item()) / model.label_deviation.item()
+    rows = dataclasses.replace(split.rows, labels=labels.astype(np.float32))
+    learned.train = Split(rows, window_bytes=split.window_bytes)
+    return learned
+
+
+def with_enough_steps(values: Mapping[str, Any], dataset: EncodedDataset) -> Mapping[str, Any]:
+    """A configuration in which what was left out of the training suits a number: short tables are read more often."""
+    if not is_number(dataset):
+        return values
+    given = values.get("training", {})
+    epochs = max(10, -(-FEWEST_STEPS // dataset.train.num_batches(given.get("batch_size", BATCH_SIZE))))
+    left_out = {
+        "learning_rate": LEARNING_RATE,
+        "batch_size": BATCH_SIZE,
+        "epochs": epochs,
+        "patience": max(2, epochs // 10),
+    }
+    return {**values, "training": left_out | given}
