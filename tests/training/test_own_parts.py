@@ -73,12 +73,13 @@ def trained(model: Model, dataset, loss: Loss, device: str | None = None) -> Cap
     return engine
 
 
-def same_weights(left, right) -> None:
+def same_weights(left, right, device: str) -> None:
+    atol = 2e-5 if device == "cpu" else 5e-4  # another order of sums
     for averaged in (False, True):
         with left.using(averaged=averaged), right.using(averaged=averaged):
             other = right.model.state_dict()
             for name, tensor in left.model.state_dict().items():
-                torch.testing.assert_close(tensor.cpu(), other[name].cpu(), rtol=0, atol=2e-5)
+                torch.testing.assert_close(tensor.cpu(), other[name].cpu(), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -95,7 +96,7 @@ def test_a_gate_of_ones_own_moves_as_under_autograd(how, device, plain_dataset, 
     expected = trained(copy.deepcopy(model), plain_dataset, LogLoss())
     got = trained(model, plain_dataset, LogLoss(), device)
     assert isinstance(got.steps, AutogradSteps)
-    same_weights(got, expected)
+    same_weights(got, expected, device)
     assert len(before) == 2
     for name, gate in before.items():
         assert (model.state_dict()[name].cpu() - gate).abs().max() > 0.01
@@ -125,7 +126,7 @@ def test_a_loss_of_ones_own_reaches_every_engine_as_written(layer, loss, device,
     usual, expected = (trained(copy.deepcopy(model), plain_dataset, one) for one in (LogLoss(), loss))
     got = trained(model, plain_dataset, loss, device)
     assert isinstance(got.steps, DCNSteps if layer == "full" else AutogradSteps)
-    same_weights(got, expected)
+    same_weights(got, expected, device)
     assert (usual.model.output.weight - expected.model.output.weight).abs().max() > 0.001
 
 
