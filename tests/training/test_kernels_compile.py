@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from crossrank.training import TrainingSettings
-from crossrank.training.cuda import kernels, row_kernels
+from crossrank.training.cuda import kernels, row_kernels, update_kernels
 from crossrank.training.cuda.plain import Columns, Gradient, Rows, Taken
 from crossrank.training.lazy import LazyTable
 from crossrank.training.loss import LogLoss, SquaredError
@@ -107,7 +107,12 @@ def compile_all() -> dict[str, Any]:
     device = {"device": lambda: 0, "stream": lambda device: 0, "target": lambda: target}
     driver = SimpleNamespace(**{f"get_current_{name}": answer for name, answer in device.items()})
     importlib.import_module("triton.runtime.driver").driver.set_active(driver)
-    found = {one.__name__ for module in (kernels, row_kernels) for one in vars(module).values() if isinstance(one, jit)}
+    found = {
+        one.__name__
+        for module in (kernels, row_kernels, update_kernels)
+        for one in vars(module).values()
+        if isinstance(one, jit)
+    }
     compiled, flags, types = set(), collections.defaultdict(set), collections.defaultdict(set)
 
     def launcher(kernel, grid):

@@ -1,7 +1,7 @@
 """The parts of a step on a GPU as Triton kernels; :mod:`crossrank.training.cuda.plain` says what each one computes.
 
-Here: batches, x0, layers and loss. Those for rows of a table and for the update are in
-:mod:`crossrank.training.cuda.row_kernels`, and can be had from here as well.
+Here: batches, x0, layers and loss. Those for rows of a table (``row_kernels``) and for the update (``update_kernels``)
+can be had from here as well.
 """
 # A kernel's arguments are pointers and numbers of Triton's language, not Python's.
 # mypy: disable-error-code="no-untyped-def, no-any-return, untyped-decorator"
@@ -16,20 +16,17 @@ from crossrank.training.cuda import plain
 from crossrank.training.cuda.plain import Columns, Rows, Taken
 from crossrank.training.cuda.row_kernels import (
     PRESENT,
-    adam,
-    adam_rows,
     aging,
-    begin_update,
     blocks,
     caught_up,
     jit,
     power,
     read_rows,
     sort_rows,
-    squares,
     sum_segments,
     tl,
 )
+from crossrank.training.cuda.update_kernels import adam, adam_rows, begin_update, squares
 from crossrank.training.loss import LogLoss, Loss, SquaredError
 
 __all__ = ["PRESENT", "adam", "adam_rows", "begin_update", "cross", "cross_backward", "embed", "head", "head_backward",

@@ -11,10 +11,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,7 +22,7 @@ from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.models.dcn_v2 import DCNV2
 from crossrank.training.cuda import plain
-from crossrank.training.cuda.data import EvaluatedSplit, Step, fits
+from crossrank.training.cuda.data import EvaluatedSplit, ManyOrders, Step, fits
 from crossrank.training.cuda.dcn import DCNPass, is_written_out
 from crossrank.training.cuda.engine import WARM_UP_STEPS, capturing
 from crossrank.training.cuda.plain import Columns, Gradient, Rows, Segments, Taken
@@ -84,7 +82,7 @@ class JointEngine:
         self.models, self.settings, self.loss, self.rule, self.device = list(models), settings, loss, rule, device
         self.operations = operations(device)
         self._stack(models)
-        self.rows = _ManyOrders(split, settings.batch_size, seeds=seeds, device=device)
+        self.rows = ManyOrders(split, settings.batch_size, seeds=seeds, device=device)
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.losses, self.nothing = torch.zeros(len(models), device=device), torch.zeros((), device=device)
         self.side_stream = SideStream(device)
@@ -212,54 +210,6 @@ class JointEngine:
     def close(self) -> None:
         self.graph = None
         self.rows.close()
-
-
-class _ManyOrders:
-    """Batches of one split in N orders."""
-
-    def __init__(self, split: Split, batch_size: int, *, seeds: Sequence[int], device: torch.device) -> None:
-        self.split, self.batch_size, self.seeds = split, batch_size, list(seeds)
-        weights = np.ones(1, np.float32) if split.weights is None else split.weights
-        arrays = (split.categorical.view(np.int32), split.numeric, split.labels, weights)
-        self.source = Taken(*(torch.from_numpy(np.array(array)).to(device) for array in arrays))
-        self.order = torch.zeros(len(self.seeds), len(split), dtype=torch.int64, device=device)
-        self.start = torch.zeros((), dtype=torch.int64, device=device)
-        self.worker = ThreadPoolExecutor(1, thread_name_prefix="crossrank-order")
-        self.made: dict[int, Future[Tensor]] = {}
-        self._orders(0)
-
-    def take(self) -> Taken:
-        """The next batch of every model: ids (N, B, F), numeric (N, B, M), labels and weights (N, B)."""
-        taken: Taken = operations(self.order.device).take_batch(self.source, self.order, self.start, self.batch_size)
-        self.start += self.batch_size
-        return taken
-
-    def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
-        self.order.copy_(self._orders(epoch).result(), non_blocking=True)
-        self.made.pop(epoch, None)
-        self._orders(epoch + 1)
-        self.start.fill_(start_batch * self.batch_size)
-        for first in range(start_batch * self.batch_size, len(self.split), self.batch_size):
-            yield Step(min(self.batch_size, len(self.split) - first))
-
-    def _orders(self, epoch: int) -> Future[Tensor]:
-        if epoch not in self.made:
-            self.made[epoch] = self.worker.submit(self._make, epoch)
-        return self.made[epoch]
-
-    def _make(self, epoch: int) -> Tensor:
-        orders = torch.empty(self.order.shape, dtype=torch.int64, pin_memory=self.order.is_cuda)  # (N, rows)
-
-        def shuffle(number: int) -> None:
-            order = self.split.order(self.seeds[number], epoch)
-            orders[number] = torch.from_numpy(order.rows(0, len(self.split)))
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(shuffle, range(len(self.seeds))))
-        return orders
-
-    def close(self) -> None:
-        self.worker.shutdown(wait=False, cancel_futures=True)
 
 
 class JointModel:
