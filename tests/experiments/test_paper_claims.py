@@ -43,6 +43,14 @@ def test_one_cross_layer_is_exact_where_dcn_fails():
     assert polynomials()["f2"]["DCN"] >= 0.1 and polynomials()["f3"]["DCN"] >= 2.6
 
 
+def test_where_a_model_cannot_follow_its_best_start_counts():
+    functions = page("polynomials")["functions"]
+    for run in functions["f2"]["DCN"]["rmse"]["starts"]:
+        assert run[0] < 0.26 and max(run) > 0.33 and len(run) == 20
+    assert functions["f2"]["DCN (V1 layer)"]["rmse"]["mean"] < 0.2
+    assert functions["f1"]["DNN"]["rmse"]["mean"] < 0.095
+
+
 def test_deep_networks_are_orders_of_magnitude_behind_on_polynomials():
     for found in polynomials().values():
         assert found["DNN"] > found["DNN (large)"] > 1e9 * found["DCN-V2"]
