@@ -13,7 +13,7 @@ from torch import nn
 
 from crossrank.nn import Bag, FeatureEmbedding, Features
 from crossrank.training import TrainingSettings
-from crossrank.training.idle import idle
+from crossrank.training.idle import stretch
 from crossrank.training.lazy import LazyTable
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.rule import UpdateRule
@@ -35,15 +35,18 @@ def rule(
 def test_what_is_left_of_an_average_is_the_product_of_its_decays(start, length, decay) -> None:
     stop = start + length
     expected = math.prod(min(decay, (1 + k) / (10 + k)) for k in range(start + 1, stop + 1))
-    left = idle(torch.tensor([start]), torch.tensor(stop), rule(decay).curves, dtype=torch.float64).left.item()
+    left = stretch(torch.tensor([start]), stop, rule(decay).curves).left.item()
     assert left == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
-def test_a_row_of_the_present_step_stays_as_it_is() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_of_the_present_step_stays_as_it_is(dtype) -> None:
     for step in (0, 7, 200_000):
-        factors = idle(torch.tensor([step]), torch.tensor(step), rule().curves, dtype=torch.float64)
-        assert [factor.item() for factor in factors[:5]] == [1, 1, 1, 1, 0]
-        assert factors.weight.item() == factors.average.item() == pytest.approx(1e30)
+        for parts in ([0.5, 0.1, 0.02, 0.7], [0.5, 0.0, 0.0, 0.7]):
+            old = [torch.tensor([[value]], dtype=dtype) for value in parts]
+            new = [part.clone() for part in old]
+            rule().age(*new, since=torch.tensor([step]), now=step, rate=0.1)
+            assert all(torch.equal(left, right) for left, right in zip(old, new, strict=True))
 
 
 def without_gradient(w, m, v, average, *, start, stop, decay, lr, factor=lambda k: 1.0, table_decay=0.0):

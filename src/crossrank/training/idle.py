@@ -16,12 +16,12 @@ steps s + 1 … t; a_k is the schedule's factor at step k and ρ the decay of ro
     h(k) = (d_k / κ_k) h(k-1) + 1 - d_k                                          without ρ: κ = h = 1
 
 Were it not for ε, R would be a factor and D and T curves over s. With it they depend on how R compares with ε, but
-little, since e_k hardly changes over the steps that count. So each sum is made exact in its first moments over e:
+little, since e_k hardly changes over the steps that count. So each sum over a stretch is replaced by two terms that
+have its first four moments over e (a Gauss rule), which is one fraction in R::
 
-- where R ≥ 100 ε, by one term, at the mean of e over the stretch itself;
-- below, by two terms that have the first four moments (a Gauss rule);
-- below and in the first 256 steps, where e_k grows quickly, step by step.
+    Σ_k t_k / (R + ε e_k)  =  (a R + b ε) / (R² + c ε R + d ε²)
 
+In the first 256 steps e_k grows quickly; there float64 goes step by step where R is below 100 ε.
 ``tests/training/test_lazy.py`` holds the result against torch's Adam, for gradients from 1 to 1e-12.
 """
 
@@ -90,16 +90,14 @@ class Curves:
         return self._placed[device]
 
     def fractions(self, device: torch.device) -> Tensor:
-        """a, b, c, d of D = (a R + b ε) / (R² + c ε R + d ε²), its two terms as one, in float32: (steps, 4)."""
-        first, second, low, high = gauss(torch.from_numpy(self.table[:, :MOMENTS].T))
-        parts = [first + second, first * high + second * low, low + high, low * high]
-        return torch.stack(parts, dim=1).float().to(device)
+        """a, b, c, d of the sum over all later steps, at each step, in float32: (steps, 4)."""
+        return torch.stack(as_fraction(torch.from_numpy(self.table[:, :MOMENTS].T)), dim=1).float().to(device)
 
     def at(self, steps: Tensor) -> Tensor:
         """The same at some steps: (N,) -> (11, N)."""
         table = self.on(steps.device)
         known = steps.clamp(max=len(table) - 1)
-        columns = table.index_select(0, known).T
+        columns = table.index_select(0, known).T.contiguous()
         logs = [[math.log(self.decay or 1.0)], [math.log(1 - self.shrink * self.factors[-1])]]
         columns[8:10] += (steps - known).double() * columns.new_tensor(logs)  # a step more is a factor more
         return columns
@@ -134,7 +132,7 @@ def _held(stays: Curve, kept: Curve) -> Curve:
 
 
 class Stretch(NamedTuple):
-    """Idle steps of some rows. Shape: each (rows,), the moments (1 to 4, rows)."""
+    """Idle steps of some rows. Shape: each (rows,), the moments (4, rows)."""
 
     length: Tensor  # n
     kept: Tensor  # Q
@@ -144,87 +142,21 @@ class Stretch(NamedTuple):
     average: Tensor  # moments of E
 
 
-def stretch(since: Tensor, now: Tensor, curves: Curves, *, moments: int) -> Stretch:
-    """The steps from one of each row's own to the present one: since (rows,), now ()."""
-    now = now.to(since.device).view(1)  # to look up by a scalar would wait for it
-    start, stop = curves.at(since), curves.at(now)  # (11, rows), (11, 1)
+def stretch(since: Tensor, now: int, curves: Curves) -> Stretch:
+    """The steps from one of each row's own to the present one: (rows,)."""
+    start, stop = curves.at(since), curves.at(torch.tensor([now], device=since.device))  # (11, rows), (11, 1)
     length = (now - since).double()
     left, kept = torch.exp(stop[8:10] - start[8:10])
-    faded = torch.exp(length * _fading(since.device)[:moments])  # (moments, rows)
-    weight = kept * start[:moments] - faded * stop[:moments]
-    average = stop[10] * weight - left * start[4 : 4 + moments] + faded * stop[4 : 4 + moments]
+    faded = torch.exp(length * _fading(since.device))  # (4, rows)
+    weight = kept * start[:4] - faded * stop[:4]
+    average = stop[10] * weight - left * start[4:8] + faded * stop[4:8]
     return Stretch(length, kept, left, kept * stop[10] - left * start[10], weight, average)
 
 
-class Idle(NamedTuple):
-    """What is the same for all weights of a row. Shape: each (rows, 1)."""
+def as_fraction(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """a, b, c, d of a sum of which four moments over e are known: (4, N) -> four of (N,).
 
-    mean: Tensor  # β1ⁿ
-    square: Tensor  # β2ⁿ
-    kept: Tensor  # Q
-    left: Tensor  # P
-    own: Tensor  # B
-    weight: Tensor  # 1 / C without ε
-    weight_epsilon: Tensor  # ε times the mean of e in C, over C
-    average: Tensor  # the same for E
-    average_epsilon: Tensor
-
-
-def idle(since: Tensor, now: Tensor, curves: Curves, *, dtype: torch.dtype) -> Idle:
-    """The factors of rows that were left alone since a step of their own: since (rows,), now ()."""
-    length, kept, left, own, *sums = stretch(since, now, curves, moments=2)
-    means = (torch.exp(length * math.log(beta)) for beta in BETAS)
-    drifts = [part for total, by in sums for part in _inverse(total, by)]
-    return Idle(*torch.stack([*means, kept, left, own, *drifts]).to(dtype)[..., None])
-
-
-def _inverse(total: Tensor, by: Tensor) -> tuple[Tensor, Tensor]:
-    """1 / Σ and ε ē / Σ, so that R times the one plus the other divides m; very large where there was no step."""
-    none = total.abs() < 1e-30
-    total = torch.where(none, 1e-30, total)
-    return 1 / total, EPSILON * torch.where(none, 1.0, by / total).clamp(0.0, 1e3) / total
-
-
-def small(square: Tensor) -> Tensor:
-    """Which weights have a v so small that ε has to be looked at closely; where there is no v, there is no m either."""
-    return (square < SMALL**2) & (square > 0)
-
-
-class Weights(NamedTuple):
-    """Some weights of any rows. Shape: each (N,)."""
-
-    weight: Tensor
-    mean: Tensor
-    square: Tensor
-    average: Tensor
-
-
-def age_closely(old: Weights, since: Tensor, now: int, curves: Curves, rate: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Weight and average after idle steps where ε counts: since (N,), in float64 -> (N,), (N,)."""
-    w, m, v, a = (part.double() for part in old)
-    (beta1, beta2), turn = BETAS, min(now, EARLY)
-    for k in range(int(since.min()) + 1, turn + 1):
-        moves, factor = since < k, float(curves.factors[k])
-        m, v = torch.where(moves, beta1 * m, m), torch.where(moves, beta2 * v, v)
-        step = rate * (factor / (1 - beta1**k)) * m / (v.sqrt() / math.sqrt(1 - beta2**k) + EPSILON)
-        w = torch.where(moves, (1 - curves.shrink * factor) * w - step, w)
-        a = torch.where(moves, a + (1 - float(decay_at(k, curves.decay))) * (w - a), a)
-    rest = stretch(since.clamp(min=turn), torch.tensor(now), curves, moments=MOMENTS)
-    root, pace = v.sqrt(), rate * m
-    average = rest.left * a + rest.own * w - pace * _sum_with_epsilon(rest.average, root)
-    return rest.kept * w - pace * _sum_with_epsilon(rest.weight, root), average
-
-
-def _sum_with_epsilon(moments: Tensor, root: Tensor) -> Tensor:
-    """Σ / (R + ε e) over terms of which four moments over e are known: (4, N), (N,) -> (N,)."""
-    first, second, low, high = gauss(moments)
-    return first / (root + EPSILON * low) + second / (root + EPSILON * high)
-
-
-def gauss(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Two terms with these four moments, and where they stand: (4, N) -> four of (N,).
-
-    They stand at the eigenvalues of [[mean, deviation], [deviation, mean + skew]].
+    Its two terms stand at the eigenvalues of [[mean, deviation], [deviation, mean + skew]].
     """
     total = torch.where(moments[0] == 0, 1.0, moments[0])
     mean, second, third = moments[1:] / total
@@ -236,9 +168,30 @@ def gauss(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     half = torch.sqrt(skew**2 / 4 + spread)
     low, high = mean + skew / 2 - half, mean + skew / 2 + half
     sound &= low > 0
-    share = torch.where(sound, (mean - low) / (high - low), 0.0)
-    low, high = (torch.where(sound, place, mean.clamp(min=0)) for place in (low, high))
-    return moments[0] * (1 - share), moments[0] * share, low, high
+    share = torch.where(sound, (mean - low) / (high - low), 0.0)  # of the term at the high end
+    low, high = (torch.where(sound, place, mean.clamp(min=1e-3)) for place in (low, high))
+    return moments[0], moments[0] * (share * low + (1 - share) * high), low + high, low * high
+
+
+class Weights(NamedTuple):
+    """Some weights of any rows. Shape: each (N,)."""
+
+    weight: Tensor
+    mean: Tensor
+    square: Tensor
+    average: Tensor
+
+
+def step_through(old: Weights, since: Tensor, now: int, curves: Curves, rate: Tensor | float) -> Weights:
+    """Weights after their idle steps up to the present one, but at most to the last early one: since (N,)."""
+    (beta1, beta2), (w, m, v, a) = BETAS, old
+    for k in range(int(since.min()) + 1, min(now, EARLY) + 1):
+        moves, factor = since < k, float(curves.factors[k])
+        m, v = torch.where(moves, beta1 * m, m), torch.where(moves, beta2 * v, v)
+        step = rate * (factor / (1 - beta1**k)) * m / (v.sqrt() / math.sqrt(1 - beta2**k) + EPSILON)
+        w = torch.where(moves, (1 - curves.shrink * factor) * w - step, w)
+        a = torch.where(moves, a + (1 - float(decay_at(k, curves.decay))) * (w - a), a)
+    return Weights(w, m, v, a)
 
 
 @functools.lru_cache

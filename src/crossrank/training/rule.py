@@ -24,7 +24,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crossrank.training.idle import BETAS, EPSILON, SMALL, Curves, Weights, age_closely, decay_at, idle, small
+from crossrank.training.idle import (
+    BETAS,
+    EARLY,
+    EPSILON,
+    SMALL,
+    Curves,
+    Weights,
+    as_fraction,
+    decay_at,
+    step_through,
+    stretch,
+)
 from crossrank.training.schedule import ScheduleName, factors
 from crossrank.training.settings import TrainingSettings
 
@@ -146,38 +157,55 @@ class UpdateRule:
 
         Shape: since (rows,), the rate a number or (rows, 1), everything else (rows, width).
         """
-        close = _closely(square, since)
-        if close is not None:
-            rows = close.nonzero()[:, 0]
-            old = Weights(*(part[close] for part in (weight, mean, square, weight if average is None else average)))
-            own = rate[rows, 0] if isinstance(rate, Tensor) else rate
-            weights, averages = age_closely(old, since[rows], now, self.curves, own)
-        factors = idle(since, torch.tensor(now), self.curves, dtype=weight.dtype)
-        paced, one = (mean * rate.to(mean.dtype), 1.0) if isinstance(rate, Tensor) else (mean, rate)
-        spread = root(square)
+        if weight.dtype == torch.float64:
+            since = self._step_through(weight, mean, square, average, since, now, rate)
+        rest = stretch(since, now, self.curves)
+        dtype, spread = weight.dtype, root(square)
+        paced, one = (mean * rate.to(dtype), 1.0) if isinstance(rate, Tensor) else (mean, rate)
+
+        fractions = [
+            part.to(dtype).view(2, -1, 1) for part in as_fraction(torch.cat([rest.weight, rest.average], dim=1))
+        ]
+
+        def drift(which: int) -> tuple[Tensor, Tensor]:
+            """m (a R + b ε) and v + c ε R + d ε²: what is divided, and by what."""
+            a, b, c, d = (part[which] for part in fractions)
+            divided = (spread * a).add_(b * EPSILON).mul_(paced)
+            return divided, (spread * (c * EPSILON)).add_(d * EPSILON**2).add_(square)
+
+        kept, left, own = (part.to(dtype)[:, None] for part in (rest.kept, rest.left, rest.own))
         if average is not None:
             if self.curves.shrink:
-                average.mul_(factors.left).addcmul_(weight, factors.own)
+                average.mul_(left).addcmul_(weight, own)
             else:
-                average.lerp_(weight, factors.own)  # P + B = 1
-            average.addcdiv_(paced, torch.addcmul(factors.average_epsilon, spread, factors.average), value=-one)
+                average.lerp_(weight, own)  # P + B = 1
+            average.addcdiv_(*drift(1), value=-one)
         if self.curves.shrink:
-            weight.mul_(factors.kept)
-        weight.addcdiv_(paced, torch.addcmul(factors.weight_epsilon, spread, factors.weight), value=-one)
-        if close is not None:
-            weight[close] = weights.to(weight.dtype)
-            if average is not None:
-                average[close] = averages.to(average.dtype)
-        mean.mul_(factors.mean)
-        square.mul_(factors.square)
+            weight.mul_(kept)
+        weight.addcdiv_(*drift(0), value=-one)
+        for part, beta in zip((mean, square), BETAS, strict=True):
+            part.mul_(torch.exp(rest.length * math.log(beta)).to(dtype)[:, None])
 
-
-def _closely(square: Tensor, since: Tensor) -> Tensor | None:
-    """Where ε has to be looked at closely, if anywhere; a row that no step has touched has no v, and no m either."""
-    if not len(since) or bool(torch.where(since[:, None] == 0, 1.0, square).amin() >= SMALL**2):
-        return None
-    close = small(square)
-    return close if bool(close.any()) else None
+    def _step_through(
+        self,
+        weight: Tensor,
+        mean: Tensor,
+        square: Tensor,
+        average: Tensor | None,
+        since: Tensor,
+        now: int,
+        rate: Rate,
+    ) -> Tensor:
+        """Make the early steps of rows with a small v one by one, in place; the step that each row belongs to then."""
+        rows = (((square > 0) & (square < SMALL**2)).any(dim=1) & (since < EARLY)).nonzero()[:, 0]
+        if len(rows) == 0:
+            return since
+        parts = [part for part in (weight, mean, square, average) if part is not None]
+        old = Weights(*(part[rows] for part in (weight, mean, square, weight if average is None else average)))
+        own = rate[rows] if isinstance(rate, Tensor) else rate
+        for part, new in zip(parts, step_through(old, since[rows, None], now, self.curves, own), strict=False):
+            part[rows] = new
+        return since.index_fill(0, rows, min(now, EARLY)).maximum(since)
 
 
 def root(square: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossrank.data import EncodedDataset
+from crossrank.data import EncodedDataset, Split
 from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import measure_split, score_split
 from crossrank.evaluation.metrics import CRITERIA
@@ -74,13 +75,17 @@ class Trainer:
         pairwise = settings.loss == "pairwise"  # logits without a level: only their order in a group means something
         self.criterion, self.sign = ("grouped_auc", -1) if pairwise else (CRITERIA[self.label_kind], 1)
         self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in self.model.layout.embedded}
-        self.valid = member.placed(dataset.valid)
         self.position = Position()
         self.best: dict[str, Tensor] = {}
         self.journal = folder / "metrics.jsonl"
         self._lines: TextIO | None = None
         self.batches_per_epoch = dataset.train.num_batches(settings.batch_size)
         self.total_steps = settings.total_steps(self.batches_per_epoch)
+
+    @functools.cached_property
+    def valid(self) -> Split:
+        """The rows that decide, where the model is."""
+        return self.member.placed(self.dataset.valid)
 
     @property
     def is_out_of_patience(self) -> bool:

@@ -103,7 +103,7 @@ def adam(
 
 @jit
 def _gauss(total, first, second, third):
-    """:func:`crossrank.training.idle.gauss`: two terms with these moments, and where they stand."""
+    """Two terms with these moments, and where they stand; see :func:`crossrank.training.idle.as_fraction`."""
     divisor = tl.where(total == 0.0, 1.0, total)
     mean, second, third = tl.where(total == 0.0, 1.0, first / divisor), second / divisor, third / divisor
     spread = second - mean * mean
