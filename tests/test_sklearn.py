@@ -29,6 +29,7 @@ from crossrank.runs import Run
 from crossrank.schema import Categorical, Numeric
 from crossrank.sklearn import CrossRankClassifier, CrossRankRegressor
 
+pytestmark = pytest.mark.filterwarnings("ignore:On the validation rows the model does worse")  # tiny tables, few steps
 QUICK = {"model.embedding.dim": 4, "model.deep.sizes": [8], "training.max_steps": 20, "training.batch_size": 128}
 EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": "a row of weight two is one row of a step and of the rows that "

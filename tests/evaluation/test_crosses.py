@@ -100,6 +100,7 @@ class DoubleInput(torch.nn.Module):
         super().__init__()
         self.model, self.layout = model, model.layout
         self.cross_networks, self.cross_layers = model.cross_networks, model.cross_layers
+        self.in_units = model.in_units
 
     def forward(self, features):
         return self.model(features._replace(numeric=features.numeric.double()))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
 
 from crossrank.cli import app
+from crossrank.cli.app import out, talk
 
 ROWS = 300
 SMALL = ["--set", "model.embedding.dim=2", "--set", "model.deep.sizes=[4]", "--set", "training.max_steps=2"]
@@ -30,7 +32,8 @@ def table(tmp_path_factory):
 
 def crossrank(*words, columns=80):
     """A command's standard output and error."""
-    done = CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+    with mock.patch.multiple(out, _width=columns), mock.patch.multiple(talk, _width=columns):
+        done = CliRunner().invoke(app, list(map(str, words)), env={"NO_COLOR": "1"})
     assert done.exception is None, done.exception
     return done.stdout, done.stderr
 

@@ -42,6 +42,7 @@ def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
 class LogLoss(Loss):
     """``-(y log ŷ + (1 - y) log(1 - ŷ))`` with ŷ = σ(logit), in the weighted mean over rows.
 
+    >>> import torch
     >>> LogLoss()(torch.tensor([0.0, 0.0]), torch.tensor([0.0, 1.0]))
     tensor(0.6931)
     """
