@@ -103,7 +103,7 @@ Rows = tuple[Tensor, Tensor]  # x (B, d) and y (B,)
 def fit_exactly(
     make: MakeModel, rows: Rows, new: Rows, *, optimizer: Optimizer, starts: int
 ) -> Iterator[tuple[float, float]]:
-    """Fit from one random start after the other until nothing gets better; one that ends in rounding is the last.
+    """Fit from one random start after the other; one that ends in rounding is the last.
 
     Yields:
         For each start the root mean square error on the rows and on new ones.
@@ -121,8 +121,8 @@ def fit_exactly(
 def lbfgs(model: nn.Module, x: Tensor, y: Tensor, *, rounds: int = 40, iterations: int = 50) -> None:
     """Full-batch L-BFGS: first for what lies under the output layer, then for all weights.
 
-    With one cross layer the first is a linear problem. Each round divides every weight by how far it moves the output,
-    because a small output weight leaves those under it badly conditioned, and the loss by what is left of it, because
+    With one cross layer the first is a linear problem. Each round measures every weight by how far it moves the output,
+    because a small output weight leaves those under it badly conditioned, and the loss by what is left, because
     torch's L-BFGS learns no curvature from steps whose absolute effect is below 1e-10.
     """
     for part in ("0.", ""):
