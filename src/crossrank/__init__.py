@@ -1,4 +1,4 @@
-"""Train, explain and serve models that cross features.
+"""Train, measure and explain models that cross features.
 
 Example::
 

@@ -84,6 +84,12 @@ def test_rows_of_one_time_stay_together_and_in_order(times):
     assert parts[int(np.argmin(times))] == 0
 
 
+def test_text_that_would_not_sort_as_time_is_refused():
+    for wrong in ("31/01/2026", "1.2.2026", "01-31-2026 10:30"):
+        with pytest.raises(DataError, match=f"texts with the year first; got '{wrong}'"):
+            assign({"t": [wrong] * 9}, method="time", column="t")
+
+
 def test_many_distinct_times_are_counted_in_parts(monkeypatch):
     monkeypatch.setattr("crossrank.data.splits.COMPACT_ROWS", 10)
     parts = assign({"t": np.arange(5000)[::-1] // 2}, chunk_rows=100, method="time", column="t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 from commands import SMALL, crossrank
 
+from crossrank.models import MODELS
 from crossrank.runs import Run
 
 
@@ -75,6 +77,9 @@ def test_a_predicted_number_is_not_called_a_probability(clicks, tmp_path) -> Non
     crossrank("train", "prices.csv", *words, cwd=tmp_path)
     crossrank("predict", "run", "prices.csv", "--into", "scored.csv", cwd=tmp_path)
     assert pl.read_csv(tmp_path / "scored.csv").columns[-1] == "prediction"
+    for words in (["--top", 2], ["--row", json.dumps(pl.read_csv(tmp_path / "prices.csv").row(0, named=True))]):
+        output, talk = crossrank("explain", "run", *words, cwd=tmp_path)
+        assert "moves the prediction" in " ".join(output.split()) and "logit" not in output + talk
 
 
 def test_explain_lists_pairs_with_their_strength(place) -> None:
@@ -109,8 +114,9 @@ def test_a_config_file_can_be_printed_edited_and_used(place) -> None:
 
 
 def test_models_are_listed_a_line_each() -> None:
-    output, _ = crossrank("models")
-    assert output.splitlines()[0].startswith("dcn-v2 ")
+    words = [sys.executable, "-m", "crossrank", "models"]  # into a pipe, taken for 80 columns
+    done = subprocess.run(words, env=os.environ | {"COLUMNS": ""}, capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(MODELS)
 
 
 def test_the_version_and_the_help_are_there() -> None:

@@ -199,6 +199,25 @@ def test_lists_cannot_be_written_as_text(place, clicks, tmp_path) -> None:
     crossrank(*words, "s.parquet", cwd=tmp_path)
 
 
+def test_predict_names_the_file_and_the_line(place, tmp_path) -> None:
+    words = ["predict", place / "runs" / "first", "table.csv", "--into", "scored.csv"]
+    table = pl.read_csv(place / "clicks.csv")
+    table.drop("device").write_csv(tmp_path / "table.csv")
+    assert "Column 'device' of the schema is missing from table.csv" in crossrank(*words, cwd=tmp_path, code=2)[1]
+    prices = table["price"].cast(pl.String).to_list()
+    table.with_columns(price=pl.Series([*prices[:38], "oops", *prices[39:]])).write_csv(tmp_path / "table.csv")
+    assert "got 'oops' in line 40 of table.csv" in crossrank(*words, cwd=tmp_path, code=2)[1]
+
+
+def test_what_exists_is_kept_and_the_hint_names_overwrite(place) -> None:
+    for words in (
+        ["prepare", "clicks.csv", "--schema", "schema.json", "--into", "dataset"],
+        ["compress", "runs/first", "--rank", 2, "--into", "runs/first"],
+        ["data", "synthesize", "--rows", 10, "--into", "clicks.csv"],
+    ):
+        assert "hint: Choose another name, or pass --overwrite" in crossrank(*words, cwd=place, code=2)[1]
+
+
 def test_names_that_look_like_markup_are_printed_as_they_are(clicks, tmp_path) -> None:
     odd = {"user": "[/b]", "device": "[red]", "hour": ":key:"}
     clicks.rename(odd).write_csv(tmp_path / "[x].csv")

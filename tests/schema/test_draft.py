@@ -199,3 +199,13 @@ def test_a_number_cannot_count_as_missing(text):
 def test_classes_are_two_and_those_of_a_binary_label(label):
     with pytest.raises(SchemaError, match="must be two values of a binary label"):
         Label(name="y", **label)
+
+
+def test_a_label_of_written_numbers_asks_for_plain_ones():
+    with pytest.raises(SchemaError, match=r"got the 1,200 values .* Write them as 1234\.5"):
+        draft_schema({"x": ["a", "b"] * 600, "y": [f"${1000 + i:,}" for i in range(1200)]})
+
+
+def test_a_column_without_a_name_is_left_out_visibly():
+    draft = draft_schema({"": range(60), "x": ["a", "b"] * 30, "y": [0, 1] * 30})
+    assert "  left out: '' (an index of pandas)" in list(draft.lines())

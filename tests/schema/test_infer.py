@@ -137,6 +137,11 @@ def test_codes_and_texts_keep_markers_as_values_and_dates_stay_dates():
     assert infer(["NA" if i % 9 == 4 else f"2024-01-{1 + i % 28:02d}" for i in range(ROWS)]) is None
 
 
+@pytest.mark.parametrize("written", ["{:02d}/11/2024", "2024/11/{:02d}", "{:d}.11.2024", "11/{:d}/2024 9:30"])
+def test_dates_are_known_in_other_spellings(written):
+    assert infer([written.format(1 + i % 28) for i in range(ROWS)]) is None
+
+
 def test_the_index_that_pandas_writes_is_left_out():
     shuffled = [3 * i for i in range(ROWS)]
     for name in ("__index_level_0__", "Unnamed: 0", ""):

@@ -85,4 +85,4 @@ def options(
     ] = False,
     debug: Annotated[bool, typer.Option(help="Show the whole traceback of an error.")] = False,
 ) -> None:
-    """Train, explain and serve models that cross features."""
+    """Train, measure and explain models that cross features."""

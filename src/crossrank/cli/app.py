@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 app = typer.Typer(
     name="crossrank",
-    help="Train, explain and serve models that cross features.",
+    help="Train, measure and explain models that cross features.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -49,7 +49,11 @@ def tune(
     dataset: Annotated[Path, typer.Argument(help="An encoded dataset.")],
     into: Annotated[Path, typer.Option(help="The folder of the search; an unfinished one is gone on with.")],
     space: Annotated[
-        str, typer.Option(help="A TOML file, or a model's name for its usual space.", autocompletion=models_from)
+        str,
+        typer.Option(
+            help="A TOML file, or a model's name for the paper's ranges, made for Criteo's size.",
+            autocompletion=models_from,
+        ),
     ] = "dcn-v2",
     trials: Annotated[int, typer.Option(help="Trainings in all stages together.")] = 48,
     stages: Annotated[int, typer.Option(help="Coarse to fine; 1 for a single search.")] = 2,

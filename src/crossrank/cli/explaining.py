@@ -6,13 +6,16 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crossrank.cli.app import Json, Overwrite, app, number, out, runs_from, say, table_of
 from crossrank.errors import ConfigError
 from crossrank.results import Cross
+
+if TYPE_CHECKING:
+    from crossrank.runs import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,10 +130,14 @@ def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves
     opened = Run.open(run)
     crosses = strongest(opened, top=top, layer=layer, directed=directed, selves=selves)
     rows = [(_name(one, directed), str(one.layer), f"{one.strength:.4f}", f"{one.norm:.3f}") for one in crosses]
-    title = "strength: how far the cross moves the logit; norm: of its block of W"
+    title = f"strength: how far the cross moves the {_answer(opened)}; norm: of its block of W"
     values, note = [one.to_dict() for one in crosses], "\n".join(opened.unexplained)
     absent = "" if note else Found.absent
     return Found(values, title, ("cross", "layer", "strength", "norm"), rows, note=note, absent=absent)
+
+
+def _answer(run: Run) -> str:
+    return "logit" if run.schema.label.kind == "binary" else "prediction"
 
 
 def _features(run: Path, *, top: int) -> Found:
@@ -170,16 +177,17 @@ def _row(run: Path, text: str, *, top: int) -> Found:
         raise ConfigError(f"--row must be a JSON object; {error}.", hint=example) from None
     if not isinstance(row, dict):
         raise ConfigError(f"--row must be a JSON object; got '{text}'.", hint=example)
-    found = explain_row(Run.open(run), row)
+    opened = Run.open(run)
+    found, answer = explain_row(opened, row), _answer(opened)
     rows = [(one["feature"], f"{one['contribution']:+.4f}") for one in found.alone]
     rows += [(f"{one['left']} × {one['right']}", f"{one['contribution']:+.4f}") for one in found.pairs]
     rows.sort(key=lambda line: -abs(float(line[1])))
     note = (
-        f"logit {found.logit:.4f}, of the average row {found.base:.4f}; method: {found.method}, "
-        f"the sum of all parts misses the logit by {abs(found.difference):.2g}"
+        f"{answer} {found.logit:.4f}, of the average row {found.base:.4f}; method: {found.method}, "
+        f"the sum of all parts misses the {answer} by {abs(found.difference):.2g}"
     )
     return Found(
-        dataclasses.asdict(found), "what moves the logit of this row", ("feature or cross", "by"), rows[:top], note
+        dataclasses.asdict(found), f"what moves the {answer} of this row", ("feature or cross", "by"), rows[:top], note
     )
 
 

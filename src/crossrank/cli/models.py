@@ -40,7 +40,7 @@ def models() -> None:
 
     width = max(map(len, MODELS))
     for name, entry in MODELS.items():
-        out.print(f"{name:{width}}  {entry.about}", highlight=False)
+        out.print(f"{name:{width}}  {entry.about}", highlight=False, soft_wrap=True)
 
 
 @app.command(epilog="Example: crossrank config dcn-mix > config.toml")

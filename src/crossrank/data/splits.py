@@ -21,6 +21,7 @@ from crossrank.config import setting
 from crossrank.data.encoder import check_columns
 from crossrank.data.text import splitmix64, stable_hashes, text_of_series
 from crossrank.errors import ConfigError, DataError
+from crossrank.schema.infer import YEAR_LAST
 
 if TYPE_CHECKING:
     import polars as pl
@@ -119,6 +120,7 @@ def _by_time(table: Table, column: str, borders: NDArray[np.float64]) -> Assign:
     if as_number:
         counts = _sum_rows([counts.with_columns(pl.col("time").cast(pl.Float64))])
     counts = counts.sort("time")
+    _check_order(counts["time"], column)
     reached = counts["rows"].cum_sum().to_numpy()
     last = [int(np.abs(reached - border * reached[-1]).argmin()) for border in borders]
     cuts = [counts["time"][position] for position in last]
@@ -132,6 +134,16 @@ def _by_time(table: Table, column: str, borders: NDArray[np.float64]) -> Assign:
         return splits
 
     return assign
+
+
+def _check_order(times: pl.Series, column: str) -> None:
+    """Texts are compared from their left, so a date must not end in its year; the first and the last show it."""
+    for time in (times[0], times[-1]):
+        if isinstance(time, str) and YEAR_LAST.fullmatch(time):
+            raise DataError(
+                f"Times in '{column}' must be numbers, dates, or texts with the year first; got '{time}'.",
+                hint="Write them as 2026-01-31 in the table.",
+            )
 
 
 def _times(series: pl.Series) -> pl.Series:

@@ -122,7 +122,10 @@ class DatasetWriter:
         if not self.path.exists():
             return
         if not self._overwrite:
-            raise DataError(f"{self.path} must not exist yet; it does.", hint="Pick another name, or overwrite it.")
+            raise DataError(
+                f"{self.path} must not exist yet; it does.",
+                hint="Choose another name, or pass --overwrite to replace it.",
+            )
         if not is_dataset(self.path):
             raise DataError(
                 f"Only an encoded dataset can be overwritten; {self.path} is something else.", hint="Pick another name."

@@ -102,7 +102,8 @@ def compress(
     dataset = EncodedDataset.open(dataset) if isinstance(dataset, str | Path) else dataset
     into = Path(into)
     if into.exists() and not (overwrite and is_run(into)):
-        raise RunError(f"The run folder {into} must not exist yet; it does.", hint="Choose another name.")
+        hint = "Choose another name" + (", or pass --overwrite to replace it." if is_run(into) else ".")
+        raise RunError(f"The run folder {into} must not exist yet; it does.", hint=hint)
     _check(run, rank, dataset)
     with writing(into, RunError), torch.random.fork_rng(devices=[]):
         factors = _factors(run.model, dataset)

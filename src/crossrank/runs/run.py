@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,11 @@ class Run:
         Columns may come in any order, others may stand between them; unseen and missing values are fine, a missing
         column is not.
         """
-        logits = self.model.predict_logits(self.encode(source, **table_options))
+        return self.answers(self.encode(source, **table_options))
+
+    def answers(self, batches: Iterable[Features]) -> npt.NDArray[np.float32]:
+        """The same of rows that are encoded."""
+        logits = self.model.predict_logits(batches)
         answer: npt.NDArray[np.float32] = (logits.sigmoid() if self.schema.label.kind == "binary" else logits).numpy()
         return answer
 

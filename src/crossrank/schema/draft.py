@@ -20,7 +20,15 @@ from typing import Any
 
 from crossrank.errors import SchemaError, did_you_mean, listing
 from crossrank.schema.columns import Column, Label, Numeric, Schema
-from crossrank.schema.infer import draft_column, few, is_marker, number_note, numbers_of, read_columns
+from crossrank.schema.infer import (
+    WRITTEN_NUMBER,
+    draft_column,
+    few,
+    is_marker,
+    number_note,
+    numbers_of,
+    read_columns,
+)
 
 LABEL_NAMES = ("label", "click", "clicked", "is_click", "target", "y")
 WEIGHT_NAMES = ("sample_weight", "weight")
@@ -59,7 +67,7 @@ class Draft:
             kinds.setdefault(column.kind, []).append(shown)
         others = {"weight of each row": self.weight, "group": self.group}
         kinds |= {meaning: [name] for meaning, name in others.items() if name is not None}
-        kinds |= {"left out": [f"{name} ({reason})" for name, reason in self.left_out.items()]}
+        kinds |= {"left out": [f"{name or repr(name)} ({reason})" for name, reason in self.left_out.items()]}
         yield from (f"  {meaning}: {', '.join(names)}" for meaning, names in kinds.items() if names)
         yield from (f"note: {note}" for note in self.notes)
 
@@ -165,12 +173,15 @@ def _not_a_label(name: str, values: list[Any], classes: list[str]) -> SchemaErro
     if len(classes) == 1:
         got = f"'{classes[0]}' in all {len(values):,} rows that were looked at"
     elif classes:
-        got = f"the {len(classes)} values {listing(classes, most=3)}"
+        got = f"the {len(classes):,} values {listing(classes, most=3)}"
     else:
         got = repr(values[0]) if values else "missing values only"
+    written = len(classes) > 2 and all(WRITTEN_NUMBER.fullmatch(value) for value in classes)
     return SchemaError(
         f"Label '{name}' must be 0 or 1, true or false, two other values, or numbers that are no classes; got {got}.",
-        hint="Map it to 0 and 1 first, or name another column as the label.",
+        hint="Write them as 1234.5 in the table."
+        if written
+        else "Map it to 0 and 1 first, or name another column as the label.",
     )
 
 

@@ -43,7 +43,9 @@ WRITTEN_NUMBER = re.compile(  # 3,14 and 1,234,567.5 and $12 and 5 %
     r"[+-]?\s?[$€£¥]?\s?[+-]?(\d+([.,]\d+)?|\d{1,3}([.,' ]\d{3})+([.,]\d+)?)\s?[%$€£¥]?", re.ASCII
 )
 INDEX_NAME = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?", re.ASCII)  # how pandas names an index without a name
-ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?", re.ASCII)
+CLOCK = r"([T ]\d\d?:\d\d.*)?"
+YEAR_FIRST = re.compile(rf"\d{{4}}([-/.])\d\d\1\d\d{CLOCK}", re.ASCII)  # 2026-01-31
+YEAR_LAST = re.compile(rf"\d\d?([-/.])\d\d?\1\d{{4}}{CLOCK}", re.ASCII)  # 31/01/2026: not in order of time as text
 
 
 def read_columns(table: Any) -> dict[str, list[Any]]:
@@ -197,7 +199,7 @@ def numbers_of(values: list[Any]) -> list[float]:
 
 def _is_time(value: Any) -> bool:
     if isinstance(value, str):
-        return ISO_TIME.fullmatch(value) is not None
+        return (YEAR_FIRST.fullmatch(value) or YEAR_LAST.fullmatch(value)) is not None
     return isinstance(value, datetime.date | datetime.time | datetime.timedelta)
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crossrank.data.encoder import check_columns
 from crossrank.errors import DataError, listing
 from crossrank.files import writing
+from crossrank.models.base import SCORING_ROWS
 from crossrank.runs import Run
 
 if TYPE_CHECKING:
@@ -52,8 +54,10 @@ def predict_table(
 def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:
     import polars as pl
 
-    for chunk in table.chunks():
-        yield chunk.frame.with_columns(pl.Series(column, run.predict(chunk.frame)))
+    check_columns(run.schema.names, table.columns, table.name)
+    for chunk in table.chunks(rows=SCORING_ROWS):
+        encoded = run.encoder.encode(chunk.frame, where=chunk.where)
+        yield chunk.frame.with_columns(pl.Series(column, run.answers([encoded.features()])))
 
 
 def _write(frames: Iterator[pl.DataFrame], folder: Path, into: Path) -> int:

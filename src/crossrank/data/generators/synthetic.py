@@ -132,7 +132,9 @@ class _Log:
 
 def _write_text(path: Path, log: _Log, overwrite: bool) -> None:
     if path.exists() and not overwrite:
-        raise DataError(f"{path} must not exist yet; it does.", hint="Pick another name, or overwrite it.")
+        raise DataError(
+            f"{path} must not exist yet; it does.", hint="Choose another name, or pass --overwrite to replace it."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.partial")
     texts = {name: column.texts for name, column in truth().columns.items()}
