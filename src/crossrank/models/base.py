@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from crossrank.nn import CrossNetwork, FeatureEmbedding, Features
 from crossrank.schema import InputLayout
 
+LABEL_UNITS = {"label_mean": 0.0, "label_deviation": 1.0, "label_low": -math.inf, "label_high": math.inf}
 SPECIAL_IDS = 2  # the first ids of each vocabulary: missing and unseen
 
 SCORING_ROWS = 8192  # rows scored at a time; fixed, since the sum order inside a matrix product may depend on it
@@ -26,20 +28,22 @@ class Model(nn.Module, abc.ABC):
     stands in :mod:`crossrank.models.own`.
 
     The logit of a label that is a number is that number less its mean, divided by its deviation in the training rows;
-    :meth:`in_units` and :meth:`predict_logits` give the number itself.
+    :meth:`in_units` gives the number itself, :meth:`predict_logits` the nearest one in the range of the training rows.
 
     Shape: features of B rows -> (B,).
     """
 
     label_mean: Tensor
     label_deviation: Tensor
+    label_low: Tensor
+    label_high: Tensor
 
     def __init__(self, layout: InputLayout, *, embedding_dropout: float = 0.0) -> None:
         super().__init__()
         self.layout = layout
         self.embedding = embed(layout, dropout=embedding_dropout)
-        self.register_buffer("label_mean", torch.zeros(()))
-        self.register_buffer("label_deviation", torch.ones(()))
+        for name, value in LABEL_UNITS.items():
+            self.register_buffer(name, torch.tensor(value))
 
     def forward(self, features: Features) -> Tensor:
         x0: Tensor = self.embedding(features)  # (B, D)
@@ -95,8 +99,8 @@ class Model(nn.Module, abc.ABC):
                 table[untrained.to(table.device)] = share @ table  # (e,)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        for name in ("label_mean", "label_deviation"):  # which older runs do not have
-            state_dict.setdefault(prefix + name, getattr(self, name))
+        for name, value in LABEL_UNITS.items():  # older runs have none: their logits are the numbers
+            state_dict.setdefault(prefix + name, torch.tensor(value))
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def in_units(self, logits: Tensor) -> Tensor:
@@ -109,7 +113,8 @@ class Model(nn.Module, abc.ABC):
         training = self.training
         self.eval()
         try:
-            logits = [self.in_units(self(features)).float().cpu() for features in batches]
+            numbers = (self.in_units(self(features)) for features in batches)
+            logits = [number.clamp(self.label_low, self.label_high).float().cpu() for number in numbers]
         finally:
             self.train(training)
         return torch.cat(logits) if logits else torch.empty(0)
