@@ -131,7 +131,7 @@ class _Estimator(BaseEstimator):
         how: dict[str, Any] = {"config": self._config(len(target), kind), "schema": schema, "seed": seed}
         self.run_ = _temporary(lambda folder: train(table, into=folder, test=False, progress=False, **how))
         trained = self.run_.report["training"]
-        if kind == "real" and "warning" in trained:  # of classes a small table decides too often by chance
+        if kind == "real" and "warning" in trained:  # classes are often judged by more than their probabilities
             warnings.warn(trained["warning"], stacklevel=3)
         shutil.rmtree(self.run_.path / "checkpoint")  # nothing to go on with: it would only weigh in a pickle
 

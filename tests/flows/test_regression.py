@@ -65,7 +65,7 @@ def test_a_training_that_is_worse_than_the_mean_says_so(rents, tmp_path) -> None
     wild = ["--set", "training.learning_rate=3.0", "--set", "training.max_steps=5", "--set", "training.average_decay=0"]
     _, talk = crossrank("train", "rents.csv", "--label", "rent", "--into", "run", *wild, cwd=tmp_path)
     assert "warning: On the validation rows the model does worse than their mean would" in talk
-    assert "r2" in Run.open(tmp_path / "run").report["training"]["warning"]
+    assert "R²" in Run.open(tmp_path / "run").report["training"]["warning"]
 
 
 @pytest.mark.slow

@@ -19,6 +19,12 @@ from crossrank.schema import LabelKind
 if TYPE_CHECKING:
     from crossrank.data import Table
 
+ENOUGH_ROWS = 100  # fewer are decided by chance too often
+WORST: dict[LabelKind, tuple[str, str, str]] = {
+    "real": ("r2", "R²", "mean"),
+    "binary": ("normalized_entropy", "normalized entropy", "share of ones"),
+}
+
 
 class Trained(Protocol):
     """What can be evaluated: a run, or anything else that has a model and the encoder it was trained with."""
@@ -84,8 +90,9 @@ def encoded_rows(encoder: Encoder, data: EncodedDataset | Table, split: str) -> 
 
 def worse_than_constant(measured: Mapping[str, Any], label_kind: LabelKind) -> str | None:
     """What to say of a model that does worse than the same answer to every row would; None of a better one."""
-    name, answer = ("r2", "mean") if label_kind == "real" else ("normalized_entropy", "share of ones")
-    found = measured[name]
-    if found is None or not (found < 0 if label_kind == "real" else found > 1):
+    key, name, answer = WORST[label_kind]
+    found = measured[key]
+    worse = found is not None and (found < 0 if label_kind == "real" else found > 1)
+    if not worse or measured["rows"] < ENOUGH_ROWS:
         return None
     return f"On the validation rows the model does worse than their {answer} would: its {name} is {found:.3g}."
