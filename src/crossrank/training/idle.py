@@ -27,7 +27,6 @@ In the first 256 steps e_k grows quickly; there float64 goes step by step where 
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -39,6 +38,7 @@ from torch import Tensor
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's own
 FADING = BETAS[0] / math.sqrt(BETAS[1])  # r
 LONG = 2**16  # steps after which Adam's corrections are 1
+FORGOTTEN = 100_000  # idle steps after which nothing is left of m, v and the drift
 EARLY = 256  # steps in which they change quickly
 SMALL = 100 * EPSILON  # a root of v below which ε has to be looked at closely
 MOMENTS = 4
@@ -93,9 +93,11 @@ class Curves:
         """a, b, c, d of the sum over all later steps, at each step, in float32: (steps, 4)."""
         return torch.stack(as_fraction(torch.from_numpy(self.table[:, :MOMENTS].T)), dim=1).float().to(device)
 
-    def at(self, steps: Tensor) -> Tensor:
-        """The same at some steps: (N,) -> (11, N)."""
+    def at(self, steps: Tensor, now: int) -> Tensor:
+        """The same at some steps, none of them later than the present one: (N,) -> (11, N)."""
         table = self.on(steps.device)
+        if now < len(table):
+            return table.index_select(0, steps).T.contiguous()
         known = steps.clamp(max=len(table) - 1)
         columns = table.index_select(0, known).T.contiguous()
         logs = [[math.log(self.decay or 1.0)], [math.log(1 - self.shrink * self.factors[-1])]]
@@ -134,8 +136,9 @@ def _held(stays: Curve, kept: Curve) -> Curve:
 class Stretch(NamedTuple):
     """Idle steps of some rows. Shape: each (rows,), the moments (4, rows)."""
 
-    length: Tensor  # n
-    kept: Tensor  # Q
+    mean: Tensor  # β1ⁿ
+    square: Tensor  # β2ⁿ
+    kept: Tensor | float  # Q
     left: Tensor  # P
     own: Tensor  # B
     weight: Tensor  # moments of C
@@ -144,13 +147,19 @@ class Stretch(NamedTuple):
 
 def stretch(since: Tensor, now: int, curves: Curves) -> Stretch:
     """The steps from one of each row's own to the present one: (rows,)."""
-    start, stop = curves.at(since), curves.at(torch.tensor([now], device=since.device))  # (11, rows), (11, 1)
-    length = (now - since).double()
-    left, kept = torch.exp(stop[8:10] - start[8:10])
-    faded = torch.exp(length * _fading(since.device))  # (4, rows)
-    weight = kept * start[:4] - faded * stop[:4]
-    average = stop[10] * weight - left * start[4:8] + faded * stop[4:8]
-    return Stretch(length, kept, left, kept * stop[10] - left * start[10], weight, average)
+    start, stop = (curves.at(steps, now) for steps in (since, torch.tensor([now], device=since.device)))  # (11, rows)
+    length = (now - since).clamp(max=FORGOTTEN).double()
+    grown, faded = torch.exp(length * (-math.log(BETAS[1]) / 2)), torch.exp(length * math.log(FADING))
+    fading = torch.empty_like(start[:4])  # what is left of each moment: rⁿ β2^{-jn/2}
+    fading[0] = faded
+    for moment in range(1, MOMENTS):
+        torch.mul(fading[moment - 1], grown, out=fading[moment])
+    left = torch.exp(stop[8] - start[8])
+    kept: Tensor | float = torch.exp(stop[9] - start[9]) if curves.shrink else 1.0
+    weight = torch.addcmul(start[:4] * kept if curves.shrink else start[:4], fading, stop[:4], value=-1)
+    average = (weight * stop[10] if curves.shrink else weight) - left * start[4:8] + fading * stop[4:8]
+    own = kept * stop[10] - left * start[10] if curves.shrink else 1 - left
+    return Stretch(faded / grown, 1 / grown.square_(), kept, left, own, weight, average)
 
 
 def as_fraction(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -192,10 +201,3 @@ def step_through(old: Weights, since: Tensor, now: int, curves: Curves, rate: Te
         w = torch.where(moves, (1 - curves.shrink * factor) * w - step, w)
         a = torch.where(moves, a + (1 - float(decay_at(k, curves.decay))) * (w - a), a)
     return Weights(w, m, v, a)
-
-
-@functools.lru_cache
-def _fading(device: torch.device) -> Tensor:
-    """The logarithm of what is left of each moment after a step, r β2^{-j/2}: (4, 1)."""
-    powers = torch.arange(MOMENTS, dtype=torch.float64)[:, None]
-    return (math.log(FADING) - powers / 2 * math.log(BETAS[1])).to(device)

@@ -173,18 +173,20 @@ class UpdateRule:
             divided = (spread * a).add_(b * EPSILON).mul_(paced)
             return divided, (spread * (c * EPSILON)).add_(d * EPSILON**2).add_(square)
 
-        kept, left, own = (part.to(dtype)[:, None] for part in (rest.kept, rest.left, rest.own))
+        left, own, faded_mean, faded_square = (
+            part.to(dtype)[:, None] for part in (rest.left, rest.own, rest.mean, rest.square)
+        )
         if average is not None:
             if self.curves.shrink:
                 average.mul_(left).addcmul_(weight, own)
             else:
                 average.lerp_(weight, own)  # P + B = 1
             average.addcdiv_(*drift(1), value=-one)
-        if self.curves.shrink:
-            weight.mul_(kept)
+        if isinstance(rest.kept, Tensor):
+            weight.mul_(rest.kept.to(dtype)[:, None])
         weight.addcdiv_(*drift(0), value=-one)
-        for part, beta in zip((mean, square), BETAS, strict=True):
-            part.mul_(torch.exp(rest.length * math.log(beta)).to(dtype)[:, None])
+        mean.mul_(faded_mean)
+        square.mul_(faded_square)
 
     def _step_through(
         self,
