@@ -242,14 +242,14 @@ def _how_to_resume(into: Path) -> str:
 def _schema(table: Any, schema: Path | None, label: str | None) -> Any:
     """The schema from a file, or a draft that is shown to the person; and warnings about its columns."""
     from crossrank.data.describe import column_warnings
+    from crossrank.data.drafting import draft_table
     from crossrank.schema import Schema
-    from crossrank.schema.draft import draft_schema
 
     head = table.head()
     if schema is not None:
         meaning = Schema.load(schema)
     else:
-        draft = draft_schema(head, label=label)
+        draft = draft_table(table, label=label)
         meaning = draft.schema
         say(f"no --schema: drafted one, with the {meaning.label.kind} label '{meaning.label.name}' and")
         for line in draft.lines():

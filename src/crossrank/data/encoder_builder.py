@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series
+from crossrank.data.derived import chunk_with_derived
 from crossrank.data.encoder import Encoder
 from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
 from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, TextCodes, WordCodes, Words, texts_of_words
@@ -86,6 +87,7 @@ class EncoderBuilder:
 
     def add(self, chunk: Chunk, training: NDArray[np.bool_] | None) -> CodedRows:
         """Learn from the training rows of a chunk (all if None), and code all of its rows."""
+        chunk = chunk_with_derived(chunk, self.schema)
         rows = None if training is None or training.all() else np.flatnonzero(training)
 
         def code(column: Categorical) -> Codes:
@@ -189,6 +191,7 @@ class _NumberReader:
 
     def __init__(self, column: Numeric, *, quantiles: bool) -> None:
         self._name, self._markers, self._shifts = column.name, column.markers, log_shifts([column])
+        self._decimal = column.decimal
         self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
         self._moments = Moments(quantiles=quantiles and column.standardize)
 
@@ -209,14 +212,14 @@ class _NumberReader:
         return self._moments.finish()
 
     def _parse(self, chunk: Chunk) -> Doubles:
-        numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers)
+        numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers, self._decimal)
         return take_logs(numbers, self._shifts)
 
     def _learn(self, chunk: Chunk) -> None:
         """Read the texts that this chunk brought."""
         new = self._codes.words[len(self.known) :]
         if len(new):
-            numbers, bad = parse_column(texts_of_words(new), self._markers)
+            numbers, bad = parse_column(texts_of_words(new), self._markers, self._decimal)
             if bad.any():
                 self._parse(chunk)  # raises, with the place
             self.known = np.append(self.known, take_logs(numbers, self._shifts))

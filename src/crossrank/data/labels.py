@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossrank.data.numbers import Doubles, Mask, Where, number_of_value, parse_column
+from crossrank.data.derived import parse_dates
+from crossrank.data.numbers import Doubles, Mask, Where, number_of_value, parse_column, parse_numeric
 from crossrank.data.packed_texts import distinct_words, texts_of_words
 from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
-from crossrank.schema import Label, Schema
+from crossrank.schema import Date, Label, Numeric, Schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -56,8 +57,11 @@ def unusable_rows(frame: pl.DataFrame, schema: Schema) -> Iterator[tuple[str, Ma
     yield f"bad label '{schema.label.name}'", _parse_labels(frame[schema.label.name], schema.label)[1]
     if schema.weight:
         yield f"bad weight '{schema.weight}'", _parse_weights(frame[schema.weight])[1]
-    for column in schema.numeric:
-        yield f"bad number in '{column.name}'", parse_column(frame[column.name], column.markers)[1]
+    for column in schema.features:
+        if isinstance(column, Numeric):
+            yield f"bad number in '{column.name}'", parse_numeric(frame[column.input], column)[1]
+        elif isinstance(column, Date):
+            yield f"bad date in '{column.name}'", parse_dates(frame[column.input], column)[2]
 
 
 def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:

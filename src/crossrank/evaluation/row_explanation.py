@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.data import Encoder
+from crossrank.data.derived import rows_with_derived
 from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import Trained
 from crossrank.models import Model
@@ -110,11 +111,12 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
         )
     parts = parts or _by_removal(model, x0, mean)
     names, pairs = model.layout.names, parts.pairs.tolist()
+    (values,) = rows_with_derived([row], run.encoder.schema)
     return RowExplanation(
         logit,
         parts.base.item(),
         _sorted(
-            {"feature": name, "value": row[name], "contribution": value}
+            {"feature": name, "value": values[name], "contribution": value}
             for name, value in zip(names, parts.alone.tolist(), strict=True)
         ),
         _sorted(
@@ -140,7 +142,7 @@ def average_row(model: Model, encoder: Encoder) -> Tensor:
     for i, slot in enumerate(model.layout.embedded):
         counts = torch.from_numpy(encoder.counts(slot.name)).to(model.embedding.weight)  # (v,)
         parts.append(counts / counts.sum().clamp_min(1) @ model.embedding.table(i))  # (e,)
-    missing = encoder.encode_rows([dict.fromkeys(encoder.schema.names)])  # a missing number becomes the mean
+    missing = encoder.encode_rows([dict.fromkeys(encoder.schema.inputs)])  # a missing number becomes the mean
     return torch.cat([*parts, torch.from_numpy(missing.numeric[0])])
 
 

@@ -10,21 +10,24 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from crossrank.config import parse, setting
 from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
+from crossrank.schema.cells import DecimalMark, TableColumn
+from crossrank.schema.dates import NUMBERS, Date
 
 FORMAT_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Categorical:
+class Categorical(TableColumn):
     """A column with one value from a set: a user, a country, an hour. Values are compared as text."""
 
     kind: ClassVar[str] = "categorical"
-    name: str
     min_count: int = setting(1, "values seen less often in training share the id for unseen values")
     max_size: int | None = setting(None, "keep only this many of the most frequent values")
     hash_size: int | None = setting(None, "hash into this many ids instead of keeping a vocabulary")
@@ -34,11 +37,10 @@ class Categorical:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Multivalent:
+class Multivalent(TableColumn):
     """A column with any number of values from a set: tags, genres. Text is cut at the separator; lists are kept."""
 
     kind: ClassVar[str] = "multivalent"
-    name: str
     separator: str = setting("|", "what stands between two values of a text cell")
     min_count: int = setting(1, "values seen less often in training share the id for unseen values")
     max_size: int | None = setting(None, "keep only this many of the most frequent values")
@@ -51,7 +53,7 @@ class Multivalent:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Numeric:
+class Numeric(TableColumn):
     """A column with a number, made fit for a network by ``standardize(log(max(x + log_shift, 1)))``.
 
     The logarithm is taken where ``log_shift`` is given. Numbers below ``1 - log_shift`` count as ``1 - log_shift``, so
@@ -59,11 +61,10 @@ class Numeric:
     """
 
     kind: ClassVar[str] = "numeric"
-    name: str
     log_shift: float | None = setting(None, "take log(x + this); leave out for no logarithm")
     standardize: bool = setting(True, "subtract the training mean and divide by the training deviation")
-    missing: tuple[str, ...] = setting(
-        (), "texts that count as missing, whatever their case; an empty cell always does"
+    decimal: DecimalMark | None = setting(
+        None, "the decimal mark of numbers written for people: $1,234.50 or 1.234,5 % or 1 234 €; a percent is not cut"
     )
 
     def __post_init__(self) -> None:
@@ -76,15 +77,11 @@ class Numeric:
                     hint="Empty such cells in the table instead.",
                 )
 
-    @property
-    def markers(self) -> frozenset[str]:
-        """The texts that count as missing, as they are compared."""
-        return frozenset(text.strip().lower() for text in self.missing)
 
-
-Column: TypeAlias = Categorical | Multivalent | Numeric
+Encoded: TypeAlias = Categorical | Multivalent | Numeric
+Column: TypeAlias = Encoded | Date
 LabelKind: TypeAlias = Literal["binary", "real"]
-COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric)}
+COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric, Date)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,9 +134,10 @@ class Schema:
         object.__setattr__(self, "features", tuple(self.features))
         if not self.features:
             raise SchemaError("A schema needs at least one feature; got none.")
-        taken = [*self.names, self.label.name, *([self.weight] if self.weight else [])]
-        if self.group in taken[len(self.names) :]:
-            taken.append(self.group)
+        made = [name for name in (column.name for column in self._encoded) if name not in self.names]
+        taken = [*self.names, *made, self.label.name, *([self.weight] if self.weight else [])]
+        again = {self.group, *(column.source for column in self.features)}
+        taken += [name for name in (self.label.name, self.weight) if name is not None and name in again]
         for name in taken:
             if taken.count(name) > 1:
                 raise SchemaError(
@@ -153,21 +151,45 @@ class Schema:
         return tuple(column.name for column in self.features)
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns of the table that the features are read from, each once."""
+        return tuple(dict.fromkeys(column.input for column in self.features))
+
+    @property
+    def dates(self) -> list[Date]:
+        return [column for column in self.features if isinstance(column, Date)]
+
+    @property
     def categorical(self) -> list[Categorical]:
-        return [column for column in self.features if isinstance(column, Categorical)]
+        """What is encoded as one id, parts of dates included."""
+        return [column for column in self._encoded if isinstance(column, Categorical)]
 
     @property
     def multivalent(self) -> list[Multivalent]:
-        return [column for column in self.features if isinstance(column, Multivalent)]
+        return [column for column in self._encoded if isinstance(column, Multivalent)]
 
     @property
     def numeric(self) -> list[Numeric]:
-        return [column for column in self.features if isinstance(column, Numeric)]
+        """What is encoded as a number, parts of dates included."""
+        return [column for column in self._encoded if isinstance(column, Numeric)]
+
+    @cached_property
+    def _encoded(self) -> tuple[Encoded, ...]:
+        return tuple(chain.from_iterable(map(_as_encoded, self.features)))
+
+    @cached_property
+    def derived(self) -> tuple[Column, ...]:
+        """The features that are not just a column of the table: parts of dates, another name, cells to blank out."""
+        return tuple(
+            column
+            for column in self.features
+            if isinstance(column, Date) or column.input != column.name or (column.missing and column.kind != "numeric")
+        )
 
     @property
     def required(self) -> Iterator[str]:
-        """Every column that training needs."""
-        yield from dict.fromkeys([*self.names, self.label.name, *filter(None, (self.weight, self.group))])
+        """Every column of the table that training needs."""
+        yield from dict.fromkeys([*self.inputs, self.label.name, *filter(None, (self.weight, self.group))])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -230,6 +252,16 @@ class Schema:
         from crossrank.schema.draft import draft_schema
 
         return draft_schema(table, label=label).warned().schema
+
+
+def _as_encoded(column: Column) -> Iterator[Encoded]:
+    """What the encoder makes of a column: one feature, or one for each part of a date."""
+    if not isinstance(column, Date):
+        yield column
+        return
+    for part in column.parts:
+        kind = Numeric if part in NUMBERS else Categorical
+        yield kind(name=column.feature(part), source=column.input)
 
 
 def _written(part: Column | Label) -> dict[str, Any]:
