@@ -128,7 +128,7 @@ def test_a_slip_in_an_edited_schema_is_named(change, message):
         ({"parts": ["age"]}, "An age needs a time up to which it is counted"),
         ({"parts": ["age"], "reference": "soon"}, "must be a time in ISO 8601; got 'soon'"),
         ({}, "'when.hour' has 2"),
-        ({"source": "click"}, "'click' has 2"),
+        ({"source": "click", "parts": ["age"], "reference": "2026-01-31"}, "'click' has 2"),
     ],
 )
 def test_a_slip_in_a_date_is_named(fields, message):

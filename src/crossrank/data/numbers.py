@@ -87,11 +87,6 @@ def _unreadable(value: object, markers: Set[str], decimal: DecimalMark | None) -
     return False
 
 
-def parse_numeric(column: pl.Series, meaning: Numeric) -> tuple[Doubles, Mask]:
-    """:func:`parse_column` as a numeric column of the schema says."""
-    return parse_column(column, meaning.markers, meaning.decimal)
-
-
 def parse_column(
     column: pl.Series, markers: Set[str] = NO_MARKERS, decimal: DecimalMark | None = None
 ) -> tuple[Doubles, Mask]:

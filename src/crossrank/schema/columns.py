@@ -134,7 +134,7 @@ class Schema:
         object.__setattr__(self, "features", tuple(self.features))
         if not self.features:
             raise SchemaError("A schema needs at least one feature; got none.")
-        made = [name for name in (column.name for column in self._encoded) if name not in self.names]
+        made = [date.feature(part) for date in self.dates for part in date.parts]
         taken = [*self.names, *made, self.label.name, *([self.weight] if self.weight else [])]
         again = {self.group, *(column.source for column in self.features)}
         taken += [name for name in (self.label.name, self.weight) if name is not None and name in again]

@@ -19,8 +19,9 @@ from itertools import islice
 from typing import Any
 
 from crossrank.errors import SchemaError, did_you_mean, listing
-from crossrank.schema.columns import Column, Label, Numeric, Schema
-from crossrank.schema.dates import Date, TimeRange, readable_times
+from crossrank.schema.cells import plain_number
+from crossrank.schema.columns import Column, Label, Multivalent, Numeric, Schema
+from crossrank.schema.dates import DAY, Date, TimeRange, readable_times
 from crossrank.schema.infer import (
     WRITTEN_NUMBER,
     date_note,
@@ -87,6 +88,29 @@ def details(column: Column) -> list[str]:
     if isinstance(column, Numeric) and column.decimal is not None:
         found = [f"decimal mark '{column.decimal}'"]
     return [*found, *([f"missing: {listing(column.missing)}"] if column.missing else [])]
+
+
+def reason(column: Column, cells: Iterable[Any]) -> str:
+    """Why a column was drafted as it was, from its first cells."""
+    values = [cell for cell in cells if cell is not None and not (isinstance(cell, str) and is_marker(cell))]
+    more = details(column)
+    if isinstance(column, Date):
+        times = sorted(readable_times(values, column))
+        return "; ".join(["dates" if all(time % DAY == 0 for time in times) else "times", *more])
+    if isinstance(column, Numeric):
+        numbers = numbers_of([_plain(value, column) for value in values])
+        skewed = ["skewed, so its logarithm"] if column.log_shift is not None else []
+        return "; ".join([f"numbers from {min(numbers):,.10g} to {max(numbers):,.10g}", *skewed, *more])
+    if isinstance(column, Multivalent):
+        return "; ".join(["several values in a cell", *more])
+    distinct = len({str(value) for value in values})
+    codes = "whole numbers, taken for codes" if numbers_of(values) else "texts"
+    rare = ["many are seen once"] if column.min_count > 1 else []
+    return "; ".join([f"{distinct:,} different {codes}", *rare, *more])
+
+
+def _plain(value: Any, column: Numeric) -> Any:
+    return plain_number(value, column.decimal) if column.decimal is not None and isinstance(value, str) else value
 
 
 def draft_schema(table: Any, *, label: str | None = None) -> Draft:
