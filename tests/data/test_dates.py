@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossrank.data.derived import NAMES, part_of_times
+from crossrank.data.derived import NAMES, parse_dates, part_of_times
 from crossrank.data.drafting import draft_table
 from crossrank.data.encoder import Encoder
 from crossrank.data.prepare import encode_table, prepare
@@ -22,7 +22,7 @@ from crossrank.data.splits import SplitSettings
 from crossrank.data.table import open_table
 from crossrank.errors import DataError
 from crossrank.schema import Categorical, Date, Label, Schema
-from crossrank.schema.dates import EPOCH
+from crossrank.schema.dates import EPOCH, time_of_value
 
 ALL = SplitSettings(fractions=(1.0,))
 PARTS = ("hour", "minute", "weekday", "month", "day_of_year", "age")
@@ -158,6 +158,33 @@ def test_what_is_no_date_is_refused_with_its_place_and_a_way_out(tmp_path, cell)
         (tmp_path / "a.csv").write_text(f"click,user,when\n0,a,2026-01-01\n1,b,{cell}\n")
         with pytest.raises(DataError, match=r"in line 3 of a\.csv"):
             prepare(tmp_path / "a.csv", SCHEMA, tmp_path / "one", progress=False)
+
+
+near_iso = st.from_regex(
+    r"[0-2][0-9]{3}-[01][0-9]-[0-3][0-9]"
+    r"([T ][0-2][0-9]:[0-6][0-9]:[0-6][0-9](\.[0-9]{1,6})?(Z|[+-][0-2][0-9]:[0-7][0-9])?)?",
+    fullmatch=True,
+)
+numbers = st.one_of(st.integers(-(10**17), 10**17), st.integers(0, 3 * 10**9), st.integers(-(10**6), 3 * 10**12))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.sampled_from(["iso", "unix", "unix-ms", "unix-us", "unix-ns"]))
+def test_columns_and_single_values_are_read_alike_whatever_they_hold(data, form):
+    date = Date(name="when", format=form)
+    values = data.draw(st.lists(st.none() | (near_iso if form == "iso" else numbers), min_size=1, max_size=8))
+    texts = [None if value is None else str(value) for value in values]
+    columns = [pl.Series("when", texts, pl.String)]
+    columns += [pl.Series("when", values, pl.Int64)] if form != "iso" else []
+    for column in columns:
+        times, missing, bad = parse_dates(column, date)
+        for row, value in enumerate(column.to_list()):
+            try:
+                expected = time_of_value(value, date)
+            except (ValueError, OverflowError):
+                assert bad[row]
+                continue
+            assert not bad[row] and missing[row] == (expected is None) and times[row] == (expected or 0)
 
 
 def test_rows_with_a_bad_date_are_left_out_and_counted_where_asked(tmp_path):

@@ -75,6 +75,7 @@ def test_a_messy_table_goes_all_the_way(messy):
     crossrank("predict", "run", "messy.csv", *how, "--into", "scored.csv", cwd=messy)
     crossrank("data", "describe", "messy.csv", "--label", "bought", *how, cwd=messy)
     crossrank("prepare", "messy.csv", "--label", "bought", *how, "--into", "dataset", cwd=messy)
+    crossrank("report", "run", "--data", "messy.csv", *how, "--into", "page.html", cwd=messy)
     out, _ = crossrank("explain", "run", "--features", "--json", cwd=messy)
     assert {one["feature"] for one in json.loads(out)} == {"when.weekday", "when.age", "price", "job"}
     row = json.dumps({"when": "05/01/2026", "price": "1'000.50 £", "job": "?"})

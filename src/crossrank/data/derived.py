@@ -18,7 +18,7 @@ from crossrank.data.numbers import Mask, Where
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
 from crossrank.schema import Column, Date, Numeric, Schema
-from crossrank.schema.dates import DAY, MINUTE, Part, time_of_value
+from crossrank.schema.dates import DAY, MINUTE, PER_UNIT, Part, time_of_value
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,6 +29,9 @@ Times: TypeAlias = NDArray[np.int64]
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MOST_DAYS = 31
+LATEST = 2**47 * 1_000  # microseconds: beyond the year 6000, and far from what 64 bits or a calendar end with
+PLAIN_WHOLE = "^[0-9]{1,17}$"
+PLAIN_ISO = "^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-5][0-9]:[0-5][0-9](Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])?$"
 NAMES: dict[Part, Sequence[str]] = {
     "hour": [str(hour) for hour in range(24)],
     "weekday": WEEKDAYS,
@@ -96,17 +99,43 @@ def rows_with_derived(rows: Sequence[Mapping[str, object]], schema: Schema) -> S
 
 
 def parse_dates(column: pl.Series, date: Date) -> tuple[Times, Mask, Mask]:
-    """The times of a column, which rows miss one, and which cannot be read; each distinct value is read once."""
+    """The times of a column, which rows miss one, and which cannot be read.
+
+    What polars reads exactly as :func:`time_of_value` does is read by it, else each distinct value by the latter.
+    """
     import polars as pl
 
-    if column.dtype.is_float():
-        column = column.fill_nan(None)
-    distinct = column.unique()
-    times, missing, bad = _read(distinct.to_list(), date)
+    quick = _read_quickly(column, date)
+    if not quick.null_count():
+        return quick.to_numpy(), np.zeros(len(quick), bool), np.zeros(len(quick), bool)
+    rest = column.filter(quick.is_null())
+    distinct = (rest.fill_nan(None) if rest.dtype.is_float() else rest).unique()
+    read, absent, unread = _read(distinct.to_list(), date)
     table = pl.DataFrame({"value": distinct, "place": np.arange(len(distinct))})
-    joined = column.to_frame("value").join(table, on="value", how="left", maintain_order="left", nulls_equal=True)
-    places = joined["place"].to_numpy()
-    return times[places], missing[places], bad[places]
+    joined = rest.to_frame("value").join(table, on="value", how="left", maintain_order="left", nulls_equal=True)
+    rows, places = quick.is_null().to_numpy(), joined["place"].to_numpy()
+    times, missing, bad = quick.fill_null(0).to_numpy().copy(), np.zeros(len(quick), bool), np.zeros(len(quick), bool)
+    times[rows], missing[rows], bad[rows] = read[places], absent[places], unread[places]
+    return times, missing, bad
+
+
+def _read_quickly(column: pl.Series, date: Date) -> pl.Series:
+    """The times of the plain cells of a column; null for others."""
+    import polars as pl
+
+    kind, unit = column.dtype, PER_UNIT.get(date.format)
+    if kind in (pl.Date, pl.Datetime):
+        clock = column.dt.replace_time_zone(None) if kind == pl.Datetime else column
+        return clock.cast(pl.Datetime("us")).to_physical()
+    if not date.missing and kind == pl.String and date.format == "iso":
+        plain = column.set(~column.str.contains(PLAIN_ISO).fill_null(False), None)
+        moments = plain.str.slice(0, 19).str.replace("T", " ", literal=True)
+        return moments.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False).to_physical()
+    if not date.missing and unit is not None and unit >= 1 and (kind.is_integer() or kind == pl.String):
+        whole = column if kind != pl.String else column.set(~column.str.contains(PLAIN_WHOLE).fill_null(False), None)
+        numbers = whole.cast(pl.Int64, strict=False)
+        return numbers.set(~numbers.is_between(0, LATEST // int(unit)), None) * int(unit)
+    return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(column))
 
 
 def _read(values: Iterable[object], date: Date) -> tuple[Times, Mask, Mask]:

@@ -90,7 +90,7 @@ class Date(TableColumn):
         return f"{self.name}.{part}"
 
 
-def time_of_value(value: object, date: Date) -> int | None:
+def time_of_value(value: Any, date: Date) -> int | None:
     """One cell as microseconds, None where it is missing.
 
     >>> time_of_value("1970-01-01T00:00:01+05:00", Date(name="when"))
@@ -101,20 +101,18 @@ def time_of_value(value: object, date: Date) -> int | None:
     Raises:
         ValueError: for what is no such time.
     """
-    if hasattr(value, "astype") and type(value).__name__ == "datetime64":
-        value = value.astype("datetime64[us]")
     if hasattr(value, "item"):  # NumPy's
-        value = value.item()
+        value = (value.astype("datetime64[us]") if type(value).__name__ == "datetime64" else value).item()
     if value is None or type(value).__name__ in PANDAS_MISSING or value != value:
         return None
     if isinstance(value, datetime.datetime):
-        return (value.replace(tzinfo=None) - EPOCH) // datetime.timedelta(microseconds=1)
+        return _of_moment(value)
     if isinstance(value, datetime.date):
         return (value.toordinal() - EPOCH.toordinal()) * DAY
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(value)
     text = str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
-    if not text or text.lower() in date.markers:
+    if not text or (date.missing and text.lower() in date.markers):
         return None
     return _of_text(text, date.format)
 
@@ -128,7 +126,12 @@ def _of_text(text: str, form: str) -> int:
         moment = datetime.datetime.fromisoformat(text)
     else:
         moment = datetime.datetime.strptime(text, form)
-    return (moment.replace(tzinfo=None) - EPOCH) // datetime.timedelta(microseconds=1)
+    return _of_moment(moment)
+
+
+def _of_moment(moment: datetime.datetime) -> int:
+    seconds = 3600 * moment.hour + 60 * moment.minute + moment.second
+    return (moment.toordinal() - EPOCH.toordinal()) * DAY + 1_000_000 * seconds + moment.microsecond
 
 
 def _of_number(text: str, unit: float) -> int:

@@ -102,7 +102,8 @@ def reason(column: Column, cells: Iterable[Any]) -> str:
         skewed = ["skewed, so its logarithm"] if column.log_shift is not None else []
         return "; ".join([f"numbers from {min(numbers):,.10g} to {max(numbers):,.10g}", *skewed, *more])
     if isinstance(column, Multivalent):
-        return "; ".join(["several values in a cell", *more])
+        parted = f", parted by '{column.separator}'" if any(isinstance(value, str) for value in values) else ""
+        return "; ".join([f"several values in a cell{parted}", *more])
     distinct = len({str(value) for value in values})
     codes = "whole numbers, taken for codes" if numbers_of(values) else "texts"
     rare = ["many are seen once"] if column.min_count > 1 else []
