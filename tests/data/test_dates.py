@@ -194,6 +194,11 @@ def test_rows_with_a_bad_date_are_left_out_and_counted_where_asked(tmp_path):
     assert made.manifest["source"]["skipped"] == {"bad date in 'when'": 1} and made.train.num_rows == 60
 
 
+def test_a_column_of_lists_is_no_column_of_dates():
+    with pytest.raises(DataError, match=r"Column 'when' must hold dates or times; got List\(Int64\)"):
+        Encoder.fit(pl.DataFrame({"when": [[1], [2]]}), schema_of("iso"))
+
+
 def test_texts_listed_as_missing_count_as_empty_cells():
     schema = Schema([Date(name="when", missing=("0000-00-00", "never"))], Label(name="click"))
     cells = ["2026-01-01", "0000-00-00", "Never ", None, ""]

@@ -159,6 +159,7 @@ def test_markers_that_can_be_nothing_else_are_missing_among_texts_and_sets_too(m
         ("{:d} Nov 2024", "%d %b %Y"),
         ("{:d}-Nov-2024", "%d-%b-%Y"),
         ("November {:d}, 2024", "%B %d, %Y"),
+        ("{:d} Nov 2024 10:00:00", "%d %b %Y %H:%M:%S"),
         ("202411{:02d}", "%Y%m%d"),
     ],
 )
@@ -182,6 +183,10 @@ def test_dates_are_known_in_the_spellings_people_use(written, form):
 def test_numbers_and_objects_that_are_times_are_dates(name, cells, form):
     found = infer(cells, name=name)
     assert isinstance(found, Date) and found.format == form
+
+
+def test_a_month_whose_short_name_is_its_name_is_not_ambiguous():
+    assert infer([f"{1 + i % 28} May 2024" for i in range(ROWS)]).format == "%d %b %Y"
 
 
 def test_whole_numbers_that_are_no_days_of_a_calendar_stay_numbers():

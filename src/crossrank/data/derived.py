@@ -105,6 +105,10 @@ def parse_dates(column: pl.Series, date: Date) -> tuple[Times, Mask, Mask]:
     """
     import polars as pl
 
+    if column.dtype.is_nested():
+        raise DataError(
+            f"Column '{column.name}' must hold dates or times; got {column.dtype}.", hint="Convert it first."
+        )
     quick = _read_quickly(column, date)
     if not quick.null_count():
         return quick.to_numpy(), np.zeros(len(quick), bool), np.zeros(len(quick), bool)

@@ -182,7 +182,8 @@ def formats_of(texts: Sequence[str]) -> list[str]:
     for look, orders in WRITTEN:
         if found := look.fullmatch(texts[0]):
             forms = [order.format(*[found[1]] * order.count("{}")) + clock for order in orders for clock in CLOCKS]
-            return [form for form in forms if all(_is_read(text, form) for text in texts)]
+            fitting = [form for form in forms if all(_is_read(text, form) for text in texts)]
+            return fitting if "%m" in orders[0] else fitting[:1]  # May is %b and %B
     return []
 
 
