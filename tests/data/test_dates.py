@@ -209,6 +209,18 @@ def test_texts_listed_as_missing_count_as_empty_cells():
     assert encoder.counts("when.hour").tolist() == [4, 0, 1]
 
 
+def test_numbers_among_the_parts_may_fill_several_slots_which_the_schema_keeps(tmp_path):
+    when = Date(name="when", parts=PARTS, reference="2026-02-01", encodings={"age": "scalar+values+pieces"})
+    frame = pl.DataFrame({"when": table_of(200), "click": [0, 1] * 100})
+    made = prepare(frame, Schema([when], Label(name="click")), tmp_path / "one", split=ALL, progress=False)
+    encodings = made.encoder.schema.features[0].encodings
+    assert encodings["age"] == "scalar+values+pieces" and "auto" not in encodings.values()
+    assert "when.age" in {feature.column for feature in made.encoder.features if feature.name != feature.column}
+    rows = made.encoder.encode_rows(frame.to_dicts())
+    assert np.array_equal(rows.numeric, made.train.numeric) and np.array_equal(rows.categorical, made.train.categorical)
+    assert Encoder.load(tmp_path / "one" / "encoder").fingerprint == made.encoder.fingerprint
+
+
 def test_parts_survive_saving_and_need_no_polars(tmp_path):
     frame = pl.DataFrame({"when": table_of(), "user": ["a", "b"] * 30})
     encoder = Encoder.fit(frame, SCHEMA)

@@ -128,6 +128,8 @@ def test_a_slip_in_an_edited_schema_is_named(change, message):
         ({"parts": ["age"]}, "An age needs a time up to which it is counted"),
         ({"parts": ["age"], "reference": "soon"}, "must be a time in ISO 8601; got 'soon'"),
         ({}, "'when.hour' has 2"),
+        ({"encodings": {"hour": "scalar"}}, "must be those of 'minute', 'age'; got 'hour'"),
+        ({"parts": ["minute"], "encodings": {"minute": "pieces+x"}}, "encoding of column 'when.minute' must be"),
         ({"source": "click", "parts": ["age"], "reference": "2026-01-31"}, "'click' has 2"),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -21,6 +21,7 @@ from crossrank.schema.cells import DecimalMark, TableColumn
 from crossrank.schema.dates import NUMBERS, Date
 
 FORMAT_VERSION = 1
+NUMBER_ENCODINGS = ("scalar", "values", "pieces")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,10 +55,14 @@ class Multivalent(TableColumn):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Numeric(TableColumn):
-    """A column with a number, made fit for a network by ``standardize(log(max(x + log_shift, 1)))``.
+    """A column with a number, as one or several slots of x0, each after ``log(max(x + log_shift, 1))``.
+
+    ``scalar``: standardized; a missing number becomes the training mean. ``values``: the id of its value, or of a bin
+    of values. ``pieces``: how far it has come in each of up to 16 ranges. Several are joined, as in ``scalar+values``.
+    Left ``auto``, the training rows decide (:mod:`crossrank.data.number_codes`).
 
     The logarithm is taken where ``log_shift`` is given. Numbers below ``1 - log_shift`` count as ``1 - log_shift``, so
-    the logarithm is never negative or undefined. A missing number becomes the training mean.
+    the logarithm is never negative or undefined.
     """
 
     kind: ClassVar[str] = "numeric"
@@ -66,8 +71,16 @@ class Numeric(TableColumn):
     decimal: DecimalMark | None = setting(
         None, "the decimal mark of numbers written for people: $1,234.50 or 1.234,5 % or 1 234 €; a percent is not cut"
     )
+    encoding: str = setting("auto", "'scalar', 'values', 'pieces', several joined by '+', or 'auto'")
 
     def __post_init__(self) -> None:
+        words = self.encoding.split("+")
+        if words != ["auto"] and (not {*words} <= {*NUMBER_ENCODINGS} or len({*words}) < len(words)):
+            raise SchemaError(
+                f"encoding of column '{self.name}' must be 'auto', or one or several of {listing(NUMBER_ENCODINGS)}; "
+                f"got '{self.encoding}'.",
+                hint="Join several by '+', as in 'scalar+values+pieces'.",
+            )
         if self.log_shift is not None and not math.isfinite(self.log_shift):
             raise SchemaError(f"log_shift of column '{self.name}' must be a finite number; got {self.log_shift}.")
         for text in self.missing:
@@ -76,6 +89,12 @@ class Numeric(TableColumn):
                     f"Texts that count as missing must not be numbers; column '{self.name}' has '{text}'.",
                     hint="Empty such cells in the table instead.",
                 )
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        """What it is encoded as, in the order of the slots; the scalar alone where nothing is decided yet."""
+        words = self.encoding.split("+") if self.encoding != "auto" else ["scalar"]
+        return tuple(word for word in NUMBER_ENCODINGS if word in words)
 
 
 Encoded: TypeAlias = Categorical | Multivalent | Numeric
@@ -134,7 +153,7 @@ class Schema:
         object.__setattr__(self, "features", tuple(self.features))
         if not self.features:
             raise SchemaError("A schema needs at least one feature; got none.")
-        made = [date.feature(part) for date in self.dates for part in date.parts]
+        made = [part.name for date in self.dates for part in _as_encoded(date)]
         taken = [*self.names, *made, self.label.name, *([self.weight] if self.weight else [])]
         again = {self.group, *(column.source for column in self.features)}
         taken += [name for name in (self.label.name, self.weight) if name is not None and name in again]
@@ -162,20 +181,32 @@ class Schema:
     @property
     def categorical(self) -> list[Categorical]:
         """What is encoded as one id, parts of dates included."""
-        return [column for column in self._encoded if isinstance(column, Categorical)]
+        return [column for column in self.encoded if isinstance(column, Categorical)]
 
     @property
     def multivalent(self) -> list[Multivalent]:
-        return [column for column in self._encoded if isinstance(column, Multivalent)]
+        return [column for column in self.encoded if isinstance(column, Multivalent)]
 
     @property
     def numeric(self) -> list[Numeric]:
         """What is encoded as a number, parts of dates included."""
-        return [column for column in self._encoded if isinstance(column, Numeric)]
+        return [column for column in self.encoded if isinstance(column, Numeric)]
 
     @cached_property
-    def _encoded(self) -> tuple[Encoded, ...]:
+    def encoded(self) -> tuple[Encoded, ...]:
+        """What is encoded, in the order of the features: a date is its parts."""
         return tuple(chain.from_iterable(map(_as_encoded, self.features)))
+
+    def with_numeric(self, columns: Iterable[Numeric]) -> Schema:
+        """The same with other numeric columns of the same names; of parts of dates, with their encodings."""
+        new, features = {column.name: column for column in columns}, list[Column]()
+        for column in self.features:
+            if isinstance(column, Date):
+                numbers = {str(part): new[column.feature(part)].encoding for part in column.parts if part in NUMBERS}
+                features.append(dataclasses.replace(column, encodings=numbers))
+            else:
+                features.append(new.get(column.name, column))
+        return dataclasses.replace(self, features=features)
 
     @cached_property
     def derived(self) -> tuple[Column, ...]:
@@ -260,8 +291,11 @@ def _as_encoded(column: Column) -> Iterator[Encoded]:
         yield column
         return
     for part in column.parts:
-        kind = Numeric if part in NUMBERS else Categorical
-        yield kind(name=column.feature(part), source=column.input)
+        if part in NUMBERS:
+            encoding = column.encodings.get(part, "auto")
+            yield Numeric(name=column.feature(part), source=column.input, encoding=encoding)
+        else:
+            yield Categorical(name=column.feature(part), source=column.input)
 
 
 def _written(part: Column | Label) -> dict[str, Any]:
@@ -270,7 +304,7 @@ def _written(part: Column | Label) -> dict[str, Any]:
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in fields.items()
-        if value is not None and value != ()
+        if value is not None and value != () and value != {}
     }
 
 

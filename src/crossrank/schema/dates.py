@@ -19,11 +19,11 @@ import dataclasses
 import datetime
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from crossrank.config import setting
-from crossrank.errors import SchemaError
+from crossrank.errors import SchemaError, listing
 from crossrank.schema.cells import TableColumn
 
 Part: TypeAlias = Literal["hour", "minute", "weekday", "month", "day_of_year", "age"]
@@ -57,10 +57,16 @@ class Date(TableColumn):
     format: str = setting("iso", "iso, unix (seconds), unix-ms, unix-us, unix-ns, or as strptime has it: %d/%m/%Y")
     parts: tuple[Part, ...] = setting(("hour", "weekday"), "what is made of it")
     reference: str | None = setting(None, "the time in ISO 8601 up to which an age is counted in days")
+    encodings: Mapping[str, str] = setting({}, "of the parts that are numbers, as Numeric has it; left out, 'auto'")
 
     def __post_init__(self) -> None:
         if not self.parts or len(set(self.parts)) < len(self.parts):
             raise SchemaError(f"The parts of column '{self.name}' must be some different ones; got {self.parts}.")
+        for part in self.encodings:
+            if part not in NUMBERS:
+                raise SchemaError(
+                    f"Encodings of column '{self.name}' must be those of {listing(NUMBERS)}; got '{part}'."
+                )
         if self.format != "iso" and self.format not in PER_UNIT and "%" not in self.format:
             raise SchemaError(
                 f"The format of column '{self.name}' must be iso, unix, unix-ms, unix-us, unix-ns, or have the letters "
