@@ -10,6 +10,7 @@ import typer
 
 from crossrank.cli.app import (
     ConfigFile,
+    Encoding,
     Json,
     OnBadLine,
     OnBadRow,
@@ -70,6 +71,7 @@ def prepare(
     source: Annotated[str | None, typer.Option(help="A known set: criteo, movielens-1m or avazu.")] = None,
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadRow = "raise",
     sets: Sets = None,
     overwrite: Overwrite = False,
@@ -87,12 +89,18 @@ def prepare(
     values = override({}, sets or [])
     check_keys(values, {"split": SplitSettings()})
     if source:
-        _refuse(f"--source {source}, which says so itself", schema=schema, label=label, separator=separator)
+        _refuse(
+            f"--source {source}, which says so itself",
+            schema=schema,
+            label=label,
+            separator=separator,
+            encoding=encoding,
+        )
         from crossrank.data.sources import open_source
 
         table, meaning, split = open_source(source, sources, on_error=on_error)
     else:
-        table = open_table(sources, separator=separator, on_error=on_error)
+        table = open_table(sources, separator=separator, encoding=encoding, on_error=on_error)
         meaning, split = _schema(table, schema, label), SplitSettings()
     if "split" in values:
         split = parse(SplitSettings, values["split"], path="split")
@@ -113,6 +121,8 @@ def train(
     sets: Sets = None,
     schema: SchemaFile = None,
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     seeds: Annotated[int, typer.Option(help="Train this many models; report mean and deviation.", min=1)] = 1,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
@@ -130,9 +140,15 @@ def train(
 
     settings = override(load_toml(config) if config else {}, sets or [])
     Config.parse(settings)  # before anything is read
-    meaning, opened = None, open_data(data)
+    meaning, opened = None, open_data(data, separator=separator, encoding=encoding)
     if isinstance(opened, EncodedDataset):
-        _refuse("a prepared dataset, which has its schema", schema=schema, label=label)
+        _refuse(
+            "a prepared dataset, which has its schema",
+            schema=schema,
+            label=label,
+            separator=separator,
+            encoding=encoding,
+        )
     else:
         meaning = _schema(opened, schema, label)
     options: dict[str, Any] = {"config": settings, "schema": meaning, "overwrite": overwrite, "track": track}
@@ -168,6 +184,7 @@ def evaluate(
         str | None, typer.Option(help="Which rows of a dataset: train, valid or test; left out, test.")
     ] = None,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadLine = "raise",
     as_json: Json = False,
 ) -> None:
@@ -180,7 +197,7 @@ def evaluate(
     if data is None:
         _show_metrics(_stored(opened, split or "test"), as_json)
         return
-    table = open_data(data, separator=separator, on_error=on_error)
+    table = open_data(data, separator=separator, encoding=encoding, on_error=on_error)
     if isinstance(table, EncodedDataset):
         _show_metrics(measure(opened, table, split=split or "test"), as_json)
         return
@@ -205,6 +222,7 @@ def predict(
         str | None, typer.Option(help="The new column's name; left out, probability, or prediction of a number.")
     ] = None,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadLine = "raise",
     overwrite: Overwrite = False,
 ) -> None:
@@ -213,7 +231,7 @@ def predict(
     from crossrank.runs import Run
     from crossrank.serving.tables import predict_table
 
-    opened, rows = Run.open(run), open_table(table, separator=separator, on_error=on_error)
+    opened, rows = Run.open(run), open_table(table, separator=separator, encoding=encoding, on_error=on_error)
     count = predict_table(opened, rows, into, column=column, overwrite=overwrite)
     _say_skipped(rows)
     say(f"{count:,} rows: {into}")
@@ -242,14 +260,14 @@ def _how_to_resume(into: Path) -> str:
 def _schema(table: Any, schema: Path | None, label: str | None) -> Any:
     """The schema from a file, or a draft that is shown to the person; and warnings about its columns."""
     from crossrank.data.describe import column_warnings
+    from crossrank.data.drafting import draft_table
     from crossrank.schema import Schema
-    from crossrank.schema.draft import draft_schema
 
     head = table.head()
     if schema is not None:
         meaning = Schema.load(schema)
     else:
-        draft = draft_schema(head, label=label)
+        draft = draft_table(table, label=label)
         meaning = draft.schema
         say(f"no --schema: drafted one, with the {meaning.label.kind} label '{meaning.label.name}' and")
         for line in draft.lines():
