@@ -116,6 +116,7 @@ class Schema:
         label: the column to predict.
         weight: a column with a weight for each row's loss, if any.
         group: a column whose equal values belong together, such as a query or a user, for grouped metrics; if any.
+        time: a column that says when a row happened, if any; the rows are then split by it. It may also be a feature.
 
     Raises:
         SchemaError: for no features, a name used twice, or a feature or group that is also the label or the weight.
@@ -132,6 +133,7 @@ class Schema:
     label: Label
     weight: str | None = None
     group: str | None = None
+    time: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
@@ -175,6 +177,7 @@ class Schema:
             "label": _written(self.label),
             "weight": self.weight,
             "group": self.group,
+            **({"time": self.time} if self.time else {}),
             "features": [{"kind": column.kind, **_written(column)} for column in self.features],
         }
 
@@ -186,18 +189,19 @@ class Schema:
                 f"{source} must have format version {FORMAT_VERSION}; got {values['format_version']!r}.",
                 hint="It was written by another version of crossrank.",
             )
-        known = {"format_version", "label", "weight", "group", "features"}
+        known = {"format_version", "label", "weight", "group", "time", "features"}
         for key in values:
             if key not in known:
                 raise SchemaError(f"{source} has the unknown key '{key}'.", hint=did_you_mean(key, known))
         if not isinstance(values.get("label"), Mapping) or not isinstance(values.get("features"), list):
             raise SchemaError(f"{source} needs a 'label' object and a 'features' list.")
-        for key in ("weight", "group"):
+        for key in ("weight", "group", "time"):
             if not isinstance(values.get(key), str | None):
                 raise SchemaError(f"'{key}' of {source} must be the name of a column or null; got {values[key]!r}.")
         try:
             label = parse(Label, values["label"], path="label")
-            return cls([_column(item) for item in values["features"]], label, values.get("weight"), values.get("group"))
+            others = {key: values.get(key) for key in ("weight", "group", "time")}
+            return cls([_column(item) for item in values["features"]], label, **others)
         except ConfigError as error:
             raise SchemaError(f"{source} cannot be read: {error}") from None
 
@@ -218,7 +222,7 @@ class Schema:
         return cls.from_dict(values, source=str(path))
 
     @classmethod
-    def infer(cls, table: Any, *, label: str | None = None) -> Schema:
+    def infer(cls, table: Any, *, label: str | None = None, split: str | None = None) -> Schema:
         """Draft a schema by looking at a table; the person corrects what it got wrong.
 
         What may be wrong is warned of; :func:`crossrank.schema.draft.draft_schema` tells more, and does not warn.
@@ -226,10 +230,11 @@ class Schema:
         Args:
             table: a polars or pandas data frame, or a mapping from names to lists of values; some thousand rows do.
             label: the name of the label, where it is not one of the usual names (label, click, clicked, target, y).
+            split: the name of the column that names each row's split, where it is not called so; it is no feature.
         """
         from crossrank.schema.draft import draft_schema
 
-        return draft_schema(table, label=label).warned().schema
+        return draft_schema(table, label=label, split=split).warned().schema
 
 
 def _written(part: Column | Label) -> dict[str, Any]:

@@ -7,6 +7,7 @@ A column becomes
   counts as 1), and a number otherwise;
 - the weight: sample_weight or weight, if most rows have a number that is not negative;
 - the group: query_id, qid, session_id, request_id or group, if some value repeats; it is then not a feature;
+- nothing, where it names each row's split: the given name, or ``split`` if it says train, valid or test in every row;
 - a feature, or nothing, as :mod:`crossrank.schema.infer` says.
 """
 
@@ -24,6 +25,7 @@ from crossrank.schema.infer import (
     WRITTEN_NUMBER,
     draft_column,
     few,
+    find_split,
     is_marker,
     number_note,
     numbers_of,
@@ -78,12 +80,13 @@ class Draft:
         return self
 
 
-def draft_schema(table: Any, *, label: str | None = None) -> Draft:
+def draft_schema(table: Any, *, label: str | None = None, split: str | None = None) -> Draft:
     """Draft the meaning of a table's columns by looking at its first 10,000 rows.
 
     Args:
         table: a polars or pandas data frame, or a mapping from names to lists of values.
         label: the name of the label, where it is not one of the usual names.
+        split: the name of the column that names each row's split, where it is not called so.
 
     Raises:
         SchemaError: for a table without rows or columns, no label, a label that is neither binary nor a number, or no
@@ -102,9 +105,11 @@ def draft_schema(table: Any, *, label: str | None = None) -> Draft:
     others = {name: cells for name, cells in columns.items() if name != target.name}
     weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
     group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
-    draft = _features({name: cells for name, cells in others.items() if name not in (weight, group)})
+    split = split or find_split(others)
+    draft = _features({name: cells for name, cells in others.items() if name not in (weight, group, split)})
     notes = [note, *draft.notes] if note else draft.notes
-    return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes)
+    left_out = ({split: "names the split"} if split in others else {}) | dict(draft.left_out)
+    return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes, left_out=left_out)
 
 
 def draft_features(table: Any) -> Draft:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from crossrank.data import SPLITS, EncodedDataset
+from crossrank.config import parse
+from crossrank.data import SPLITS, EncodedDataset, SplitSettings
 from crossrank.evaluation.evaluate import measure_split, score_split, worse_than_constant
 from crossrank.evaluation.findings import write_findings
 from crossrank.files import partial_of
@@ -31,14 +32,21 @@ def seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
     return model
 
 
-def measured_splits(test: bool) -> tuple[str, ...]:
+def measured_splits(dataset: EncodedDataset, test: bool) -> tuple[str, ...]:
     """The splits that a training needs; a search that still has to choose goes without the test rows."""
-    return SPLITS if test else SPLITS[:2]
+    split = parse(SplitSettings, dataset.manifest.get("split", {}), path="split")
+    without = "test" not in dataset.num_rows and split.may_lack_test
+    return SPLITS[:2] if without or not test else SPLITS
 
 
 def finish_run(trainer: Trainer, run: Planned, *, test: bool, initial: Sequence[Spectrum]) -> dict[str, Any]:
     """Measure the trained model and write every file of the run into its folder; returns its report."""
-    model, dataset, folder, names = trainer.model, trainer.dataset, trainer.folder, measured_splits(test)[1:]
+    model, dataset, folder, names = (
+        trainer.model,
+        trainer.dataset,
+        trainer.folder,
+        measured_splits(trainer.dataset, test)[1:],
+    )
     logits = {name: score_split(model, trainer.member.placed(dataset.split(name))) for name in names}
     report = _report(trainer, logits)
     trainer.member.close()

@@ -64,7 +64,7 @@ def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) 
         written = list((config or {}).get("split", {}))
         config = Config.parse(with_enough_steps(config or {}, dataset))
         asked = to_dict(config.split)
-    wrong = [key for key in written if asked[key] != made[key]]
+    wrong = [key for key in written if asked[key] not in (made[key], "auto")]
     if wrong:
         had, got = (", ".join(f"split.{key}={values[key]!r}" for key in wrong) for values in (made, asked))
         raise ConfigError(

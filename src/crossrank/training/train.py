@@ -46,14 +46,15 @@ def train(
     """Train a model and save it as a run folder.
 
     Args:
-        data: an :class:`EncodedDataset`, the path of one, or a raw table (a path or a data frame).
+        data: an :class:`EncodedDataset`, the path of one, or a raw table: a path or a data frame, or the rows of each
+            split as :func:`crossrank.data.open_splits` opens them.
         into: the run folder to make; until it is complete it is called ``<into>.partial``.
         config: settings, as an object or as nested mappings; what is left out has the paper's value.
         schema: what the columns of a raw table mean; drafted from the table where it is left out.
         seed: of initial weights, order of rows, and dropout. The same seed on the same machine gives the same weights.
         resume: go on with ``<into>.partial`` from its last checkpoint.
         overwrite: replace a run of that name, once the new one is complete.
-        test: measure the test rows at the end; a search that still has to choose must not look at them.
+        test: measure the test rows at the end, if the split has any; a search that still has to choose must not look.
         progress: show a bar; ``None`` for on a terminal only.
         clock: a :class:`StepClock` to learn where the time of a step goes.
         track: who is told how it goes: "tensorboard", "mlflow", or a :class:`~crossrank.training.trackers.Tracker`.
@@ -96,7 +97,7 @@ def dataset_of(
         return opened
     from crossrank.data.prepare import prepare
 
-    schema = schema or Schema.infer(opened.head())
+    schema = schema or Schema.infer(opened.head(), split=config.split.names_column)
     return prepare(opened, schema, into, split=config.split, overwrite=True, progress=progress is not False)
 
 
@@ -112,7 +113,7 @@ def _train(
     tracker: Tracker,
 ) -> None:
     """Train and write the run into the folder."""
-    check_splits(dataset, measured_splits(test))
+    check_splits(dataset, measured_splits(dataset, test))
     if resume and (changed := changes(read_json(folder / PLAN), run.config, dataset, seed=run.seed)):
         raise ConfigError(
             f"A resumed training must have the config, seed and data it began with; {changed}.",
