@@ -16,6 +16,9 @@ TrainRows = Annotated[
 ValidRows = Annotated[
     Path | None, typer.Option("--valid", help="Its validation rows; left out, drawn from the training rows.")
 ]
+Positive = Annotated[
+    str | None, typer.Option(help="Which of the label's two values counts as 1, where no schema is given.")
+]
 TestRows = Annotated[Path | None, typer.Option("--test", help="Its test rows; may be left out.")]
 
 

@@ -27,7 +27,7 @@ from crossrank.cli.app import (
     table_of,
     talk,
 )
-from crossrank.cli.rows import TestRows, TrainRows, ValidRows, open_rows, say_split
+from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
 from crossrank.errors import ConfigError
 
 Tracked = Literal["tensorboard", "mlflow"]
@@ -75,6 +75,7 @@ def prepare(
     schema: SchemaFile = None,
     source: Annotated[str | None, typer.Option(help="A known set: criteo, movielens-1m or avazu.")] = None,
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    positive: Positive = None,
     separator: Separator = None,
     on_error: OnBadRow = "raise",
     sets: Sets = None,
@@ -94,7 +95,7 @@ def prepare(
     split = parse(SplitSettings, values.get("split", {}), path="split")
     divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
     if source:
-        given = {"schema": schema, "label": label, "separator": separator}
+        given = {"schema": schema, "label": label, "positive": positive, "separator": separator}
         _refuse(f"--source {source}, which says so itself", **given, **divided)
         from crossrank.data.sources import open_source
 
@@ -102,7 +103,7 @@ def prepare(
         split = split if "split" in values else usual
     else:
         table = open_rows(sources, divided, separator=separator, on_error=on_error)
-        meaning = _schema(table, schema, label, split=split)
+        meaning = _schema(table, schema, label, positive, split=split)
     split = say_split(split, table, meaning)
     dataset = prepare_dataset(table, meaning, into, split=split, on_error=on_error, overwrite=overwrite)
     rows = dataset.num_rows
@@ -127,6 +128,7 @@ def train(
     sets: Sets = None,
     schema: SchemaFile = None,
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    positive: Positive = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     seeds: Annotated[int, typer.Option(help="Train this many models; report mean and deviation.", min=1)] = 1,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
@@ -146,9 +148,9 @@ def train(
     split = Config.parse(settings).split  # before anything is read
     meaning, opened = None, open_rows(data, {"train": train_rows, "valid": valid_rows, "test": test_rows})
     if isinstance(opened, EncodedDataset):
-        _refuse("a prepared dataset, which has its schema", schema=schema, label=label)
+        _refuse("a prepared dataset, which has its schema", schema=schema, label=label, positive=positive)
     else:
-        meaning = _schema(opened, schema, label, split=split)
+        meaning = _schema(opened, schema, label, positive, split=split)
         say_split(split, opened, meaning)
     options: dict[str, Any] = {"config": settings, "schema": meaning, "overwrite": overwrite, "track": track}
     if seeds > 1:
@@ -256,7 +258,7 @@ def _how_to_resume(into: Path) -> str:
     return f"go on from the last evaluation with: {same_command('--resume')}"
 
 
-def _schema(table: Any, schema: Path | None, label: str | None, *, split: Any) -> Any:
+def _schema(table: Any, schema: Path | None, label: str | None, positive: str | None, *, split: Any) -> Any:
     """The schema from a file, or a draft that is shown to the person; and warnings about its columns."""
     from crossrank.data.describe import column_warnings
     from crossrank.schema import Schema
@@ -264,11 +266,13 @@ def _schema(table: Any, schema: Path | None, label: str | None, *, split: Any) -
 
     head = table.head()
     if schema is not None:
+        _refuse("--schema, whose label has its classes", positive=positive)
         meaning = Schema.load(schema)
     else:
-        draft = draft_schema(head, label=label, split=split.names_column)
+        draft = draft_schema(head, label=label, positive=positive, split=split.names_column)
         meaning = draft.schema
-        say(f"no --schema: drafted one, with the {meaning.label.kind} label '{meaning.label.name}' and")
+        counted = f" ('{meaning.label.classes[1]}' counts as 1)" if meaning.label.classes else ""
+        say(f"no --schema: drafted one, with the {meaning.label.kind} label '{meaning.label.name}'{counted} and")
         for line in draft.lines():
             say(line)
     for warning in column_warnings(head, meaning):

@@ -76,14 +76,16 @@ def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:
 
 
 def _parse_classes(column: pl.Series, classes: Sequence[str]) -> tuple[Floats, Mask]:
-    """0 for the first class and 1 for the second; they are compared as numbers where both are."""
+    """0 for the first class and 1 for the second; compared as numbers where both are, else whatever their case."""
     try:
         first, second = map(number_of_value, classes)
         numbers, bad = parse_column(column)
         return _single(1.0 * (numbers == second)), bad | ((numbers != first) & (numbers != second))
     except ValueError:
-        texts = text_of_series(column).str.strip_chars()
-        is_first, is_second = ((texts == text.strip()).fill_null(False).to_numpy() for text in classes)
+        texts, wanted = text_of_series(column).str.strip_chars(), [text.strip() for text in classes]
+        if wanted[0].lower() != wanted[1].lower():
+            texts, wanted = texts.str.to_lowercase(), [text.lower() for text in wanted]
+        is_first, is_second = ((texts == text).fill_null(False).to_numpy() for text in wanted)
         return is_second.astype(np.float32), ~(is_first | is_second)
 
 

@@ -28,7 +28,9 @@ class Model(nn.Module, abc.ABC):
     stands in :mod:`crossrank.models.own`.
 
     The logit of a label that is a number is that number less its mean, divided by its deviation in the training rows;
-    :meth:`in_units` gives the number itself, :meth:`predict_logits` the nearest one in the range of the training rows.
+    that of a binary one may be shifted by class weights or sampled negatives (:mod:`crossrank.training.prior`).
+    :meth:`in_units` gives the number itself, or the logit without the shift; :meth:`predict_logits` the nearest one in
+    the range of the training rows.
 
     Shape: features of B rows -> (B,).
     """
@@ -104,7 +106,7 @@ class Model(nn.Module, abc.ABC):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def in_units(self, logits: Tensor) -> Tensor:
-        """Logits in units of the label, where that is a number; the network itself learns it at unit scale."""
+        """Logits in units of the label, where that is a number, or without what its classes' weights did to them."""
         return logits * self.label_deviation + self.label_mean
 
     @torch.no_grad()

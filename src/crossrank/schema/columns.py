@@ -92,14 +92,22 @@ class Label:
     """The column to predict: ``binary`` (0 or 1, trained with log loss) or ``real`` (a number, squared error).
 
     ``classes`` are the two values of a binary label that are not 0 and 1, or true and false: the first counts as 0, the
-    second as 1.
+    second as 1. Their case does not matter, unless they differ in nothing else. ``negatives_kept`` is for tables in
+    which negative rows are a sample: each was kept with this probability.
     """
 
     name: str
     kind: LabelKind = "binary"
     classes: tuple[str, ...] = ()
+    negatives_kept: float | None = None
 
     def __post_init__(self) -> None:
+        kept = self.negatives_kept
+        if kept is not None and (self.kind != "binary" or not 0 < kept <= 1):
+            raise SchemaError(
+                f"negatives_kept of label '{self.name}' must be above 0 and at most 1, and the label binary; got "
+                f"{kept} for a {self.kind} one."
+            )
         if self.classes and (self.kind != "binary" or len(set(self.classes)) != 2 or len(self.classes) != 2):
             raise SchemaError(
                 f"The classes of label '{self.name}' must be two values of a binary label; got {listing(self.classes)} "

@@ -20,6 +20,7 @@ from crossrank.results import Spectrum
 from crossrank.runs import write_run
 from crossrank.runs.lifecycle import CHECKPOINT, PLAN
 from crossrank.training.plan import Planned, facts
+from crossrank.training.prior import correct_prior
 from crossrank.training.regression import start_at_mean
 from crossrank.training.settings import Config
 from crossrank.training.trainer import Trainer
@@ -29,6 +30,7 @@ def seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
     torch.manual_seed(seed)
     model = build_model(config.model, dataset.features)
     start_at_mean(model, dataset)
+    correct_prior(model, dataset, config.training)
     return model
 
 

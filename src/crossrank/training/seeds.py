@@ -23,6 +23,7 @@ from crossrank.training.device import choose_device
 from crossrank.training.engines import joint_engine
 from crossrank.training.finish import finish_run, seeded_model
 from crossrank.training.plan import Planned, as_made, changes, write_plan
+from crossrank.training.prior import with_class_weights
 from crossrank.training.regression import as_learned
 from crossrank.training.settings import Config
 from crossrank.training.train import dataset_of, train, train_or_resume
@@ -111,7 +112,9 @@ def train_together(
     with torch.random.fork_rng(devices=[]):
         models = [seeded_model(run.config, dataset, run.seed) for run in runs]
     spectra = [initial_spectra(model, dataset.valid) for model in models]
-    engine = joint_engine(models, as_learned(dataset, models[0]), [run.config.training for run in runs], seeds=seeds)
+    asked = [run.config.training for run in runs]
+    learned = with_class_weights(as_learned(dataset, models[0]), asked[0])
+    engine = joint_engine(models, learned, asked, seeds=seeds)
     if engine is None:
         return None
     trainers = []

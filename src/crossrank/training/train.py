@@ -21,6 +21,7 @@ from crossrank.training.engines import make_engine
 from crossrank.training.finish import finish_run, measured_splits, seeded_model
 from crossrank.training.memory import keep_freed_memory
 from crossrank.training.plan import Planned, as_made, changes, check_splits, write_plan
+from crossrank.training.prior import with_class_weights
 from crossrank.training.profile import StepClock
 from crossrank.training.regression import as_learned
 from crossrank.training.settings import Config
@@ -125,7 +126,8 @@ def _train(
         model, rows = seeded_model(run.config, dataset, run.seed), dataset.train
         check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
         initial = initial_spectra(model, dataset.valid)
-        engine = make_engine(model, as_learned(dataset, model), settings, seed=run.seed, clock=clock)
+        learned = with_class_weights(as_learned(dataset, model), settings)
+        engine = make_engine(model, learned, settings, seed=run.seed, clock=clock)
         member, line = engine.members[0], tracker.line
         trainer = Trainer(member, dataset, settings, folder=folder, on_line=line, on_evaluation=run.on_evaluation)
         if resume:
