@@ -133,7 +133,8 @@ class _Estimator(BaseEstimator):
         trained = self.run_.report["training"]
         if kind == "real" and "warning" in trained:  # classes are often judged by more than their probabilities
             warnings.warn(trained["warning"], stacklevel=3)
-        shutil.rmtree(self.run_.path / "checkpoint")  # nothing to go on with: it would only weigh in a pickle
+        # There is nothing to go on with: it would only weigh in a pickle
+        shutil.rmtree(self.run_.path / "checkpoint", ignore_errors=True)
 
     def _config(self, num_rows: int, kind: LabelKind) -> dict[str, Any]:
         """The settings as :func:`crossrank.train` takes them."""

@@ -131,6 +131,9 @@ def train(
     positive: Positive = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     seeds: Annotated[int, typer.Option(help="Train this many models; report mean and deviation.", min=1)] = 1,
+    ensemble: Annotated[
+        int | None, typer.Option(help="Train this many seeds as one model that answers their mean.", min=1)
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
@@ -144,7 +147,8 @@ def train(
     from crossrank.training import train as train_run
     from crossrank.training.profile import StepClock
 
-    settings = override(load_toml(config) if config else {}, sets or [])
+    sets = [*(sets or []), *([f"model.ensemble={ensemble}"] if ensemble else [])]
+    settings = override(load_toml(config) if config else {}, sets)
     split = Config.parse(settings).split  # before anything is read
     meaning, opened = None, open_rows(data, {"train": train_rows, "valid": valid_rows, "test": test_rows})
     if isinstance(opened, EncodedDataset):

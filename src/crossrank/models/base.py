@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,6 +76,11 @@ class Model(nn.Module, abc.ABC):
         for number, network in enumerate(self.cross_networks(), start=1):
             for depth, layer in enumerate(network.layers, start=1):
                 yield number, depth, layer
+
+    @property
+    def members(self) -> Sequence[Model]:
+        """The models whose answers are averaged; mostly the model itself."""
+        return [self]
 
     def tables(self) -> list[FeatureEmbedding]:
         """Every embedding table of the model; their features are ``layout.embedded``, in that order."""

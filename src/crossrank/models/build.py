@@ -19,6 +19,7 @@ from crossrank.models.deep_crossing import DeepCrossing, DeepCrossingSettings
 from crossrank.models.deepfm import DeepFM, DeepFMSettings
 from crossrank.models.dlrm import DLRM, DLRMSettings
 from crossrank.models.dnn import DNN, DNNSettings
+from crossrank.models.ensemble import Ensemble
 from crossrank.models.fm import FM, FMSettings
 from crossrank.models.interhat import InterHAt, InterHAtSettings
 from crossrank.models.logistic_regression import LogisticRegression, LogisticRegressionSettings
@@ -84,8 +85,8 @@ def build_model(settings: ModelSettings, features: Sequence[Feature]) -> Model:
     >>> model.layout.input_dim
     16
     """
-    model: Model = MODELS[settings.name].model(settings.layout(features), settings)
-    return model
+    members = [MODELS[settings.name].model(settings.layout(features), settings) for _ in range(settings.ensemble)]
+    return Ensemble(members) if len(members) > 1 else members[0]
 
 
 def build_shapes(settings: ModelSettings, features: Sequence[Feature]) -> Model:

@@ -10,7 +10,7 @@ from typing import Any
 from crossrank.config import differences, parse, to_dict
 from crossrank.data import EncodedDataset, SplitSettings
 from crossrank.errors import ConfigError, DataError, listing
-from crossrank.files import write_json
+from crossrank.files import read_json, write_json
 from crossrank.runs.lifecycle import PLAN
 from crossrank.training.regression import with_enough_steps
 from crossrank.training.settings import Config
@@ -47,6 +47,15 @@ def changes(saved: Mapping[str, Any] | None, config: Config, dataset: EncodedDat
     ]
     data = "" if saved["data_fingerprint"] == dataset.fingerprint else "the data were others"
     return " and ".join(filter(None, (differences(*plans), data)))
+
+
+def check_resumed(folder: Path, run: Planned, dataset: EncodedDataset) -> None:
+    """Refuse to go on with another training than the one in a folder."""
+    if changed := changes(read_json(folder / PLAN), run.config, dataset, seed=run.seed):
+        raise ConfigError(
+            f"A resumed training must have the config, seed and data it began with; {changed}.",
+            hint="Give the same ones, or train anew with --overwrite.",
+        )
 
 
 def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) -> Config:

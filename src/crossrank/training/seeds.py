@@ -57,7 +57,7 @@ def train_seeds(
             dataset = dataset_of(data, schema, config, own, progress=progress)
         config = as_made(given, dataset)
         runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
-        _train_missing(dataset, runs, overwrite=overwrite, **options)
+        train_missing(dataset, runs, overwrite=overwrite, **options)
     finally:
         shutil.rmtree(own, ignore_errors=True)
         with contextlib.suppress(OSError):  # it is not empty, or not there
@@ -72,7 +72,7 @@ def train_seeds(
     return summary
 
 
-def _train_missing(dataset: EncodedDataset, runs: Sequence[Planned], *, overwrite: bool, **options: Any) -> None:
+def train_missing(dataset: EncodedDataset, runs: Sequence[Planned], *, overwrite: bool, **options: Any) -> None:
     """Train those of some runs that are not there yet, after a look at whether those that are belong to them."""
     for run in runs if not overwrite else ():
         if changed := changes(plan_in(run.into), run.config, dataset, seed=run.seed):
@@ -144,7 +144,7 @@ def _may_share(configs: Sequence[Config]) -> bool:
     """Whether trainings differ in what one program allows, as far as can be said without their models."""
     alike = [dataclasses.replace(one, training=dataclasses.replace(one.training, learning_rate=1.0)) for one in configs]
     own = alike[0].model.name not in BUILT_IN  # it may do what cannot be stacked, such as batch statistics
-    same = all(one == alike[0] for one in alike)
+    same = all(one == alike[0] for one in alike) and alike[0].model.ensemble == 1
     return same and not own and choose_device(alike[0].training.device).type != "cpu"
 
 

@@ -10,17 +10,15 @@ import numpy as np
 import torch
 
 from crossrank.data import EncodedDataset, open_data
-from crossrank.errors import ConfigError
 from crossrank.evaluation.findings import initial_spectra
-from crossrank.files import read_json
 from crossrank.models.own import check_model
 from crossrank.runs import Run
-from crossrank.runs.lifecycle import PLAN, is_interrupted, is_run, making
+from crossrank.runs.lifecycle import is_interrupted, is_run, making
 from crossrank.schema import Schema
 from crossrank.training.engines import make_engine
 from crossrank.training.finish import finish_run, measured_splits, seeded_model
 from crossrank.training.memory import keep_freed_memory
-from crossrank.training.plan import Planned, as_made, changes, check_splits, write_plan
+from crossrank.training.plan import Planned, as_made, check_resumed, check_splits, write_plan
 from crossrank.training.prior import with_class_weights
 from crossrank.training.profile import StepClock
 from crossrank.training.regression import as_learned
@@ -77,7 +75,17 @@ def train(
     with making(into, resume=resume, overwrite=overwrite) as folder:
         dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)
         run = Planned(into=into, config=as_made(given, dataset), seed=seed, on_evaluation=on_evaluation)
-        _train(dataset, run, folder, resume=resume, test=test, progress=progress, clock=clock, tracker=tracker)
+        check_splits(dataset, measured_splits(dataset, test))
+        if resume:
+            check_resumed(folder, run, dataset)
+        write_plan(folder, run, dataset)
+        if run.config.model.ensemble > 1:
+            from crossrank.training.ensemble import train_ensemble  # whose members are trained by this function
+
+            members = {"track": track, "on_evaluation": on_evaluation, "clock": clock}
+            train_ensemble(dataset, run, folder, test=test, progress=progress, **members)
+        else:
+            _train(dataset, run, folder, resume=resume, test=test, progress=progress, clock=clock, tracker=tracker)
     return Run.open(into)
 
 
@@ -114,13 +122,6 @@ def _train(
     tracker: Tracker,
 ) -> None:
     """Train and write the run into the folder."""
-    check_splits(dataset, measured_splits(dataset, test))
-    if resume and (changed := changes(read_json(folder / PLAN), run.config, dataset, seed=run.seed)):
-        raise ConfigError(
-            f"A resumed training must have the config, seed and data it began with; {changed}.",
-            hint="Give the same ones, or train anew with --overwrite.",
-        )
-    write_plan(folder, run, dataset)
     settings = run.config.training
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         model, rows = seeded_model(run.config, dataset, run.seed), dataset.train
