@@ -275,8 +275,9 @@ def _schema(table: Any, schema: Path | None, label: str | None, positive: str | 
     else:
         draft = draft_schema(head, label=label, positive=positive, split=split.names_column)
         meaning = draft.schema
-        counted = f" ('{meaning.label.classes[1]}' counts as 1)" if meaning.label.classes else ""
-        say(f"no --schema: drafted one, with the {meaning.label.kind} label '{meaning.label.name}'{counted} and")
+        target = meaning.label
+        counted = f" ('{target.classes[1]}' counts as 1)" if target.classes and target.kind == "binary" else ""
+        say(f"no --schema: drafted one, with the {target.kind} label '{target.name}'{counted} and")
         for line in draft.lines():
             say(line)
     for warning in column_warnings(head, meaning):

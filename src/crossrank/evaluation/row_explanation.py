@@ -97,6 +97,8 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
             f"A row's crosses can be told for models with cross layers; got {type(model).__name__}.",
             hint="Train dcn-v2, dcn-mix, cross-net or dcn.",
         )
+    if model.num_outputs > 1:
+        raise ConfigError("What moves a row's answer can be told for one logit; got a label with several classes.")
     features = run.encoder.encode_rows([row]).features()
     split = [_split(member, features, run.encoder) for member in model.members]
     parts = _Parts(*(torch.stack(same).mean(dim=0) for same in zip(*(one for one, _ in split), strict=True)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import ArrayLike
@@ -32,9 +32,14 @@ class Model(nn.Module, abc.ABC):
     :meth:`in_units` gives the number itself, or the logit without the shift; :meth:`predict_logits` the nearest one in
     the range of the training rows.
 
-    Shape: features of B rows -> (B,).
+    A label with several classes has a logit for each, from a wider output layer; models that add other terms to it, and
+    those that do not say ``takes_classes``, refuse such a label.
+
+    Shape: features of B rows -> (B,), or (B, K) for K classes.
     """
 
+    takes_classes: ClassVar[bool] = False  # its answer is ``self.output``, an OutputLayer, of something
+    num_outputs: int = 1
     label_mean: Tensor
     label_deviation: Tensor
     label_low: Tensor
@@ -124,7 +129,7 @@ class Model(nn.Module, abc.ABC):
             logits = [number.clamp(self.label_low, self.label_high).float().cpu() for number in numbers]
         finally:
             self.train(training)
-        return torch.cat(logits) if logits else torch.empty(0)
+        return torch.cat(logits) if logits else torch.empty((0, self.num_outputs) if self.num_outputs > 1 else 0)
 
 
 def embed(layout: InputLayout, *, dropout: float = 0.0) -> FeatureEmbedding:

@@ -28,6 +28,7 @@ class Ensemble(Model):
     def __init__(self, members: Sequence[Model]) -> None:
         nn.Module.__init__(self)  # each member has its own tables
         self.layout, self.member = members[0].layout, nn.ModuleList(members)
+        self.num_outputs = members[0].num_outputs
         for name in LABEL_UNITS:
             self.register_buffer(name, getattr(members[0], name).clone())
 

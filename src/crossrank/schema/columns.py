@@ -83,13 +83,14 @@ class Numeric:
 
 
 Column: TypeAlias = Categorical | Multivalent | Numeric
-LabelKind: TypeAlias = Literal["binary", "real"]
+LabelKind: TypeAlias = Literal["binary", "real", "classes"]
 COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-    """The column to predict: ``binary`` (0 or 1, trained with log loss) or ``real`` (a number, squared error).
+    """The column to predict: ``binary`` (0 or 1, trained with log loss), ``real`` (a number, squared error) or
+    ``classes`` (one of several, which are named; log loss of the softmax over a logit for each).
 
     ``classes`` are the two values of a binary label that are not 0 and 1, or true and false: the first counts as 0, the
     second as 1. Their case does not matter, unless they differ in nothing else. ``negatives_kept`` is for tables in
@@ -108,11 +109,18 @@ class Label:
                 f"negatives_kept of label '{self.name}' must be above 0 and at most 1, and the label binary; got "
                 f"{kept} for a {self.kind} one."
             )
-        if self.classes and (self.kind != "binary" or len(set(self.classes)) != 2 or len(self.classes) != 2):
+        several = self.kind == "classes"
+        right = len(self.classes) >= 2 if several else not self.classes or len(self.classes) == 2
+        if not right or len(set(self.classes)) != len(self.classes) or (self.classes and self.kind == "real"):
             raise SchemaError(
-                f"The classes of label '{self.name}' must be two values of a binary label; got {listing(self.classes)} "
-                f"for a {self.kind} one."
+                f"The classes of label '{self.name}' must be two different values of a binary label, or the values of "
+                f"one with several classes; got {listing(self.classes)} for the kind {self.kind}."
             )
+
+    @property
+    def num_outputs(self) -> int:
+        """How many logits answer it."""
+        return len(self.classes) if self.kind == "classes" else 1
 
 
 @dataclasses.dataclass(frozen=True)

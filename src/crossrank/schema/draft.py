@@ -4,8 +4,8 @@ A column becomes
 
 - the label: the given name, or the first of label, click, clicked, is_click, target, y that is there. It is binary
   where it has two values (0 and 1, true and false, or two texts or whole numbers, of which the positive one counts as
-  1: the given one; the other one of no, not …, false, negative or off; else the second in their order), and a number
-  otherwise;
+  1: the given one; the other one of no, not …, false, negative or off; else the second in their order), classes where
+  it has more texts, at most 100 and each several times over, and a number otherwise;
 - the weight: sample_weight or weight, if most rows have a number that is not negative;
 - the group: query_id, qid, session_id, request_id or group, if some value repeats; it is then not a feature;
 - nothing, where it names each row's split: the given name, or ``split`` if it says train, valid or test in every row;
@@ -37,6 +37,7 @@ from crossrank.schema.infer import (
 LABEL_NAMES = ("label", "click", "clicked", "is_click", "target", "y")
 WEIGHT_NAMES = ("sample_weight", "weight")
 GROUP_NAMES = ("query_id", "qid", "session_id", "request_id", "group")
+MOST_CLASSES = 100
 BOOLEANS = {"true": 1, "false": 0}
 NEGATIVE = re.compile(r"(n|no|not|non|f|false|neg|negative|off)([ _-].*)?", re.IGNORECASE)  # no, not clicked
 
@@ -166,13 +167,16 @@ def _label(name: str, columns: Mapping[str, list[Any]], positive: str | None) ->
     if numbers and len(distinct) > 1 and not (whole and len(distinct) == 2):
         note = (
             f"label '{name}' is taken for a number, to be predicted as such: it has the {len(distinct)} values "
-            f"{_shown(distinct)}. If they are classes, make two of them, such as 0 and 1."
+            f"{_shown(distinct)}. If they are classes, make two of them, such as 0 and 1, "
+            "or name them in the schema as those of a label of the kind classes."
         )
         if positive is not None:
             raise _not_positive(name, positive, f"the {len(distinct)} values {_shown(distinct)}")
         return Label(name=name, kind="real"), note if whole and few(len(distinct), len(values)) else ""
     texts = _texts(values) if not numbers else []
     classes = [str(int(number)) for number in distinct] if whole and numbers else texts
+    if len(texts) > 2 and len(texts) <= min(MOST_CLASSES, len(values) // 2) and positive is None:
+        return Label(name=name, kind="classes", classes=tuple(texts)), ""
     if len(classes) != 2 or (not numbers and not all(isinstance(value, str) for value in values)):
         raise _not_a_label(name, values, classes)
     negative, guessed = classes[0], len(negatives := [text for text in classes if NEGATIVE.fullmatch(text)]) == 1

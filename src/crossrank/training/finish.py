@@ -29,7 +29,7 @@ from crossrank.training.trainer import Trainer
 
 def seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
     torch.manual_seed(seed)
-    model = build_model(config.model, dataset.features)
+    model = build_model(config.model, dataset.features, num_outputs=dataset.schema.label.num_outputs)
     start_at_mean(model, dataset)
     correct_prior(model, dataset, config.training)
     return model

@@ -36,8 +36,8 @@ class TrainingSettings:
     )
     loss: LossName = setting(
         "auto",
-        "what is made small: logloss, squared or pairwise (order inside a group); auto: logloss for a binary label, "
-        "squared for a number",
+        "what is made small: logloss, squared, pairwise (order inside a group) or softmax (log loss of classes); auto: "
+        "logloss for a binary label, squared for a number, softmax for classes",
     )
     positive_weight: float | Literal["balanced"] = setting(
         1.0,
