@@ -36,13 +36,13 @@ class TrainingSettings:
     )
     loss: LossName = setting(
         "auto",
-        "what is made small: logloss, squared, pairwise (order inside a group) or softmax (log loss of classes); auto: "
+        "what is made small: logloss, squared, pairwise (order inside a group) or softmax (of several classes); auto: "
         "logloss for a binary label, squared for a number, softmax for classes",
     )
     positive_weight: float | Literal["balanced"] = setting(
         1.0,
-        "how many times a positive row counts in the log loss; balanced: as much as makes both classes weigh the same. "
-        "Answers are corrected for it",
+        "how many times a row of class 1 counts; balanced: as much as makes both classes weigh the same. Answers are "
+        "corrected for it",
     )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     table_decay: float = setting(0.0, "ρ: at each step every embedding row shrinks by 1 - ρ times the learning rate")
