@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from crossrank.data.table import Table
 
 
-def draft_table(table: Table, *, label: str | None = None, needs_label: bool = True) -> Draft:
+def draft_table(
+    table: Table,
+    *,
+    label: str | None = None,
+    positive: str | None = None,
+    split: str | None = None,
+    needs_label: bool = True,
+) -> Draft:
     """Draft the meaning of a table's columns.
 
     A column of dates is read to its end, in one pass: in a table in order of time the first rows are of the first days.
@@ -23,6 +30,8 @@ def draft_table(table: Table, *, label: str | None = None, needs_label: bool = T
     Args:
         table: what :func:`crossrank.data.open_table` opens.
         label: the name of the label, where it is not one of the usual names.
+        positive: the value of the label that counts as 1, where it cannot be told.
+        split: a column that names the split, where it has another name.
         needs_label: refuse a table in which no label can be found; else it is noted.
 
     Raises:
@@ -30,7 +39,7 @@ def draft_table(table: Table, *, label: str | None = None, needs_label: bool = T
     """
     head = table.head()
     try:
-        draft = draft_schema(head, label=label)
+        draft = draft_schema(head, label=label, positive=positive, split=split)
     except SchemaError as error:
         if label is not None or needs_label:
             raise

@@ -37,8 +37,13 @@ class TrainingSettings:
     )
     loss: LossName = setting(
         "auto",
-        "what is made small: logloss, squared or pairwise (order inside a group); auto: logloss for a binary label, "
-        "squared for a number",
+        "what is made small: logloss, squared, pairwise (order inside a group) or softmax (of several classes); auto: "
+        "logloss for a binary label, squared for a number, softmax for classes",
+    )
+    positive_weight: float | Literal["balanced"] = setting(
+        1.0,
+        "how many times a row of class 1 counts; balanced: as much as makes both classes weigh the same. Answers are "
+        "corrected for it",
     )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     table_decay: float = setting(0.0, "ρ: at each step every embedding row shrinks by 1 - ρ times the learning rate")
@@ -62,6 +67,8 @@ class TrainingSettings:
         for key in ("clip_norm", "l2", "patience", "table_decay", "warmup_steps"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"training.{key} must not be negative; got {getattr(self, key)}.")
+        if self.positive_weight != "balanced" and not self.positive_weight > 0:
+            raise ConfigError(f"training.positive_weight must be positive; got {self.positive_weight}.")
         for key in ("learning_rate", "table_learning_rate"):
             value = getattr(self, key)
             if value is not None and not value > 0:
