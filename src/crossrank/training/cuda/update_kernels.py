@@ -183,6 +183,7 @@ def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numb
     _adam_rows_kernel[(min(blocks(len(segments.rows), high), PROGRAMS),)](
         weight, state, table.last, placed.table_rates, segments.rows, segments.starts, segments.distinct, total,
         numbers.step, numbers.now, numbers.scale, placed.fractions, placed.curves, placed.numbers,
-        len(placed.curves) - 1, width, state.shape[1] // width, len(weight) // len(numbers.scale), rule.settings.table_decay, **aging(rule),
+        len(placed.curves) - 1, width, state.shape[1] // width, len(weight) // len(numbers.scale),
+        rule.settings.table_decay, **aging(rule),
         AVERAGE=rule.decay > 0, BETA1=BETAS[0], BETA2=BETAS[1], ONE=len(numbers.scale) == 1, ROWS=high, WIDE=wide,
     )  # fmt: skip
