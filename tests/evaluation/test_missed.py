@@ -46,7 +46,7 @@ def test_a_planted_table_of_cells_is_found_and_its_gain_is_near_what_can_be_had(
     draw, cells = drawn(100_000)
     truth = draw.normal(size=400)[cells["user", "item"]]  # of full rank: a number of its own for each cell
     labels = 1.0 * (draw.random(len(truth)) < 1 / (1 + np.exp(-truth)))
-    first, *others = rank_missed(np.zeros(len(truth)), labels, cells)
+    first, *others = rank_missed(np.zeros(len(truth)), labels, cells.items())
     possible = math.log(2) - np.mean(np.logaddexp(0, truth) - labels * truth)
     assert first.columns == ("user", "item")
     assert 0.7 * possible < first.gain < possible
@@ -58,7 +58,7 @@ def test_of_labels_that_are_noise_nothing_is_missed() -> None:
     for seed in range(5):
         draw, cells = drawn(seed=seed)
         labels = 1.0 * (draw.random(20_000) < 0.3)
-        found = rank_missed(np.full(20_000, math.log(0.3 / 0.7)), labels, cells)
+        found = rank_missed(np.full(20_000, math.log(0.3 / 0.7)), labels, cells.items())
         assert all(one.gain < 0 for one in found)
 
 
@@ -66,10 +66,10 @@ def test_what_a_model_already_has_is_not_missed() -> None:
     draw, cells = drawn()
     truth = draw.normal(size=400)[cells["user", "item"]]
     labels = 1.0 * (draw.random(len(truth)) < 1 / (1 + np.exp(-truth)))
-    assert all(one.gain < 0 for one in rank_missed(truth, labels, cells))
+    assert all(one.gain < 0 for one in rank_missed(truth, labels, cells.items()))
 
 
 def test_cells_that_occur_once_gain_nothing() -> None:
     draw = np.random.default_rng(0)
-    (found,) = rank_missed(draw.normal(size=500), draw.integers(0, 2, 500), {("a", "b"): draw.permutation(500)})
+    (found,) = rank_missed(draw.normal(size=500), draw.integers(0, 2, 500), [(("a", "b"), draw.permutation(500))])
     assert (found.gain, found.repeated) == (0.0, 0.0)

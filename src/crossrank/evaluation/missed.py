@@ -11,7 +11,7 @@ shows what a model already has. For a label that is a number p is z, p (1 - p) i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -50,14 +50,14 @@ def missed_gain(
     curvature = p * (1 - p) if kind == "binary" else np.ones_like(z)
     left, curved = sums_before(cells, np.column_stack([y - p, curvature])).T
     step = left / (curved + RIDGE)
-    gain: Doubles = _losses(z, y, kind) - _losses(z + step, y, kind)
+    gain: Doubles = row_losses(z, y, kind) - row_losses(z + step, y, kind)
     return gain
 
 
 def rank_missed(
     logits: NDArray[np.floating],
     labels: NDArray[np.floating],
-    cells: Mapping[tuple[str, ...], NDArray[np.integer]],
+    cells: Iterable[tuple[tuple[str, ...], NDArray[np.integer]]],
     *,
     kind: Literal["binary", "real"] = "binary",
 ) -> list[Missed]:
@@ -66,11 +66,11 @@ def rank_missed(
     Args:
         logits: of each row before it was learned, in the order of learning.
         labels: in the same order.
-        cells: by the columns that make them, the number of each row's cell.
+        cells: the columns that make them, and the number of each row's cell.
         kind: of the label.
     """
     found = []
-    for columns, numbers in cells.items():
+    for columns, numbers in cells:
         gains = missed_gain(logits, labels, numbers, kind=kind)
         seen = sums_before(numbers, np.ones((len(numbers), 1)))[:, 0] > 0
         error = float(gains.std() / np.sqrt(max(len(gains), 1)))
@@ -78,7 +78,8 @@ def rank_missed(
     return sorted(found, key=lambda one: -one.gain)
 
 
-def _losses(logits: Doubles, labels: Doubles, kind: str) -> Doubles:
+def row_losses(logits: Doubles, labels: Doubles, kind: Literal["binary", "real"]) -> Doubles:
+    """The loss of each row: (N,), (N,) -> (N,)."""
     if kind == "binary":
         return np.logaddexp(0, logits) - labels * logits
     return (labels - logits) ** 2

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from crossrank.config import parse, setting
 from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
+from crossrank.schema.cross import Cross
 
 FORMAT_VERSION = 1
 
@@ -82,9 +83,9 @@ class Numeric:
         return frozenset(text.strip().lower() for text in self.missing)
 
 
-Column: TypeAlias = Categorical | Multivalent | Numeric
+Column: TypeAlias = Categorical | Multivalent | Numeric | Cross
 LabelKind: TypeAlias = Literal["binary", "real"]
-COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric)}
+COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric, Cross)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,10 +136,11 @@ class Schema:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
-        if not self.features:
+        if not self.names:
             raise SchemaError("A schema needs at least one feature; got none.")
-        taken = [*self.names, self.label.name, *([self.weight] if self.weight else [])]
-        if self.group in taken[len(self.names) :]:
+        named = [column.name for column in self.features]
+        taken = [*named, self.label.name, *([self.weight] if self.weight else [])]
+        if self.group in taken[len(named) :]:
             taken.append(self.group)
         for name in taken:
             if taken.count(name) > 1:
@@ -149,8 +151,8 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the feature columns."""
-        return tuple(column.name for column in self.features)
+        """The names of the feature columns that a table has."""
+        return tuple(column.name for column in self.features if not isinstance(column, Cross))
 
     @property
     def categorical(self) -> list[Categorical]:
@@ -163,6 +165,15 @@ class Schema:
     @property
     def numeric(self) -> list[Numeric]:
         return [column for column in self.features if isinstance(column, Numeric)]
+
+    @property
+    def crosses(self) -> list[Cross]:
+        return [column for column in self.features if isinstance(column, Cross)]
+
+    def with_crosses(self, crosses: Sequence[Cross]) -> Schema:
+        """The same columns with these crosses in place of those it has."""
+        columns = [column for column in self.features if not isinstance(column, Cross)]
+        return dataclasses.replace(self, features=[*columns, *crosses])
 
     @property
     def required(self) -> Iterator[str]:
@@ -250,10 +261,12 @@ def _is_finite(text: str) -> bool:
 
 
 def _column(values: Any) -> Column:
-    if not isinstance(values, Mapping) or values.get("kind") not in [*COLUMN_KINDS] or "name" not in values:
-        raise SchemaError(f"Each feature needs a 'name' and a 'kind' out of {listing(COLUMN_KINDS)}; got {values!r}.")
+    kind = values.get("kind") if isinstance(values, Mapping) else None
+    if kind not in [*COLUMN_KINDS] or (key := "of" if kind == "cross" else "name") not in values:
+        raise SchemaError(f"Each feature needs a 'name' (a cross, what it is 'of') and a 'kind' out of "
+            f"{listing(COLUMN_KINDS)}; got {values!r}.")
     fields = {key: value for key, value in values.items() if key != "kind"}
-    return parse(COLUMN_KINDS[values["kind"]], fields, path=f"features.{values['name']}")
+    return parse(COLUMN_KINDS[values["kind"]], fields, path=f"features.{values[key]}")
 
 
 def _check_vocabulary(column: Categorical | Multivalent) -> None:
