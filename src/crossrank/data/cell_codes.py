@@ -92,7 +92,12 @@ class CellCodes:
         self._ids[self._kept] = np.arange(FIRST_ID, FIRST_ID + len(self._kept))
 
     @property
+    def num_cells(self) -> int:
+        return len(self._keys)
+
+    @property
     def size(self) -> int:
+        """How many ids there are."""
         return FIRST_ID + len(self._kept)
 
     @cached_property
@@ -101,13 +106,20 @@ class CellCodes:
         kept = self._counts[self._kept]
         return np.concatenate([[0, self._counts.sum() - kept.sum()], kept])
 
-    def key_of(self, id_: int) -> int:
-        return int(self._keys[self._kept[id_ - FIRST_ID]])
+    def ids_of(self, id_: int) -> list[int]:
+        """The id in each of its columns of a cell that has an id."""
+        return self.cells.ids_of(int(self._keys[self._kept[id_ - FIRST_ID]]))
+
+    def means(self) -> Floats:
+        """The mean of the statistics over the training rows: (0 or 2,)."""
+        found = statistics(self._counts, self._sums, self.prior, self.kind)
+        means: Floats = (self._counts @ found / self._counts.sum()).astype(np.float32)
+        return means[: 2 * self.cross.statistics]
 
     @property
     def features(self) -> tuple[Feature, ...]:
         cross = self.cross
-        ids = Feature(cross.name, "categorical", self.size, cross.width)
+        ids = Feature(cross.name, "categorical", self.size, embedding_dim=cross.width)
         numbers = Feature(cross.statistics_name, "numeric", 0, 2, cross.name)
         return (*([ids] if cross.ids else []), *([numbers] if cross.statistics else []))
 
@@ -130,9 +142,13 @@ class CellCodes:
         return {"keys": self._keys, "counts": self._counts, "sums": self._sums, "prior": prior}
 
     @classmethod
-    def from_tensors(
-        cls, cross: Cross, cells: CellKeys, kind: Literal["binary", "real"], tensors: Mapping[str, NDArray[Any]]
+    def load(
+        cls,
+        cross: Cross,
+        features: Sequence[Feature],
+        kind: Literal["binary", "real"],
+        tensors: Mapping[str, NDArray[Any]],
     ) -> CellCodes:
-        """The inverse of :meth:`tensors`."""
+        """The inverse of :meth:`tensors`, given the features without crosses."""
         known = tensors["keys"], tensors["counts"], tensors["sums"]
-        return cls(cross, cells, known, Prior(*tensors["prior"].tolist()), kind)
+        return cls(cross, CellKeys.of(cross.of, features), known, Prior(*tensors["prior"].tolist()), kind)

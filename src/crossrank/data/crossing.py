@@ -6,7 +6,9 @@ statistics in a file; then all rows are written anew with what the crosses add. 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -42,33 +44,38 @@ def add_crosses(
         SchemaError: for a cross of columns that are not there or have no ids.
         DataError: where the times of the rows are not known though they were divided by time.
     """
-    base, train = dataset.encoder.without_crosses(), dataset.train
-    every = [*dataset.schema.crosses, *crosses]
-    cells = [CellKeys.of(cross.of, base.features) for cross in every]
-    known = _known(train, cells)
-    with DatasetWriter(into, dataset.schema, overwrite=overwrite) as writer, writing(writer.path, DataError):
-        file, num_orders = writer.folder / "statistics", 1 if by_time(dataset) else NUM_ORDERS
-        found: Floats = np.memmap(file, np.float32, "w+", shape=(len(train), num_orders, len(every), 2))
+    with DatasetWriter(into, dataset.schema, overwrite=overwrite) as writer:
+        encoder = write_crossed(dataset, [*dataset.schema.crosses, *crosses], writer)
+        writer.finish(encoder, {key: dataset.manifest[key] for key in ("source", "split") if key in dataset.manifest})
+    return EncodedDataset.open(into)
+
+
+def write_crossed(dataset: EncodedDataset, crosses: Sequence[Cross], writer: DatasetWriter) -> Encoder:
+    """Write all rows with these crosses in place of those that the dataset has; returns what encodes them."""
+    base, train, kind = dataset.encoder.with_crosses([]), dataset.train, dataset.schema.label.kind
+    cells = [CellKeys.of(cross.of, base.features) for cross in crosses]
+    known, num_orders = _known(train, cells), 1 if by_time(dataset) else NUM_ORDERS
+    with writing(writer.path, DataError):
+        file = writer.folder / "statistics"
+        found: Floats = np.memmap(file, np.float32, "w+", shape=(len(train), num_orders, len(crosses), 2))
         for turn in range(num_orders):
-            walks = [OrderedStatistics(len(keys), dataset.schema.label.kind) for keys in known]
+            walks = [OrderedStatistics(len(keys), kind) for keys in known]
             for rows, times in _parts(dataset, turn):
                 ids, labels = train.categorical[rows], train.labels[rows]
                 for place, (walk, keys, cell) in enumerate(zip(walks, known, cells, strict=True)):
                     found[rows, turn, place] = walk.add(np.searchsorted(keys, cell.keys(ids)), labels, times)
         codes = [
-            CellCodes(cross, cell, (keys, walk.counts, walk.sums), walk.prior, walk.kind)
-            for cross, cell, keys, walk in zip(every, cells, known, walks, strict=True)
+            CellCodes(cross, cell, (keys, walk.counts, walk.sums), walk.prior, kind)
+            for cross, cell, keys, walk in zip(crosses, cells, known, walks, strict=True)
         ]
-        encoder = base.with_crosses(codes)
-        shown = [place for place, cross in enumerate(every) if cross.statistics]
+        encoder, shown = base.with_crosses(codes), [place for place, one in enumerate(crosses) if one.statistics]
         for name in dataset.num_rows:
-            statistics = found[:, :, shown] if name == "train" and shown else None
-            for rows in _rewritten(dataset.split(name), base, encoder, statistics):
-                writer.append(name, rows)
-        del found, statistics
+            for start in range(0, len(dataset.split(name)), PART_ROWS):
+                part = slice(start, start + PART_ROWS)
+                numbers = found[part][:, :, shown] if name == "train" and shown else None
+                writer.append(name, _crossed(dataset.split(name), part, base, encoder, numbers))
         file.unlink()
-        writer.finish(encoder, {key: dataset.manifest[key] for key in ("source", "split") if key in dataset.manifest})
-    return EncodedDataset.open(into)
+    return encoder
 
 
 def by_time(dataset: EncodedDataset) -> bool:
@@ -105,21 +112,18 @@ def _parts(dataset: EncodedDataset, turn: int) -> Iterator[tuple[Positions, NDAr
         rows = np.argsort(times, kind="stable")
         starts = np.flatnonzero(np.append(True, np.diff(times[rows]) != 0))  # all rows of a time in one part
         cuts = np.append(starts[np.unique(np.searchsorted(starts, np.arange(0, starts[-1] + 1, PART_ROWS)))], size)
-        yield from ((rows[a:b], times[rows[a:b]]) for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+        yield from ((rows[a:b], times[rows[a:b]]) for a, b in pairwise(cuts))
 
 
-def _rewritten(
-    split: Split, base: Encoder, encoder: Encoder, statistics: Floats | None
-) -> Iterator[LabeledRows]:
-    """The rows of a split as the new encoder sees them; the numbers of training rows are given: (N, O, C, 2)."""
-    num_ids, num_numbers = (base.width(kind) for kind in ("categorical", "numeric"))
-    for start in range(0, len(split), PART_ROWS):
-        rows = split.rows.slice(start, min(start + PART_ROWS, len(split)))
-        old = EncodedRows(rows.encoded.categorical[:, :num_ids], rows.encoded.numeric[:, :num_numbers], rows.encoded.bags)
-        new, orders = encoder.add_cells(old), None
-        if statistics is not None:
-            numbers = np.asarray(statistics[start : start + len(rows)]).reshape(len(rows), statistics.shape[1], -1)
-            new.numeric[:, num_numbers:] = numbers[:, 0]
-            orders = numbers[:, 1:] if numbers.shape[1] > 1 else None
-        encoded = EncodedRows(new.categorical, new.numeric, new.bags, orders)
-        yield LabeledRows(encoded, rows.labels, rows.weights, rows.groups, rows.times)
+def _crossed(split: Split, part: slice, base: Encoder, encoder: Encoder, numbers: Floats | None) -> LabeledRows:
+    """Rows of a split as the new encoder sees them; the statistics of training rows are given: (N, O, C, 2)."""
+    rows = split.rows.slice(part.start, part.stop)
+    ids, width = (sum(one.width for one in base.features if one.kind == kind) for kind in ("categorical", "numeric"))
+    old = EncodedRows(rows.encoded.categorical[:, :ids], rows.encoded.numeric[:, :width], rows.encoded.bags)
+    encoded = encoder.add_cells(old)
+    if numbers is not None:
+        numbers = numbers.reshape(*numbers.shape[:2], -1)  # (N, O, K)
+        encoded.numeric[:, width:] = numbers[:, 0]
+        orders = numbers[:, 1:] if numbers.shape[1] > 1 else None
+        encoded = dataclasses.replace(encoded, orders=orders)
+    return dataclasses.replace(rows, encoded=encoded)

@@ -25,7 +25,7 @@ from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
 from crossrank.data.labels import labels_of_chunk, unusable_rows
 from crossrank.data.rows import EncodedRows, Floats
 from crossrank.errors import SchemaError
-from crossrank.schema import Categorical, Column, Label, LabelKind, Multivalent, Numeric, Schema
+from crossrank.schema import Categorical, Column, Cross, Label, LabelKind, Multivalent, Numeric, Schema
 from crossrank.schema.draft import Draft, draft_features, draft_schema
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
     for column in draft.features:
         if isinstance(column, Numeric):
             counted.append(column)
-        else:
+        elif not isinstance(column, Cross):
             counted.append(dataclasses.replace(column, min_count=1, max_size=None, hash_size=None))
     label = draft.label or Label(name="no label")
     return Schema([*counted, *(Categorical(name=name) for name in others)], label)

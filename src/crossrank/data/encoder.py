@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.cell_codes import CellCodes
 from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.number_codes import NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
@@ -23,7 +24,7 @@ from crossrank.data.scaling import NumericStatistics, Scaling, log_shifts, take_
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
 from crossrank.errors import DataError, SchemaError, did_you_mean, listing
-from crossrank.schema import Categorical, Feature, Numeric, Schema
+from crossrank.schema import Categorical, Cross, Feature, Numeric, Schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,6 +44,7 @@ class Encoder:
         schema: what each column means.
         vocabularies: the ids of each categorical and multivalent column.
         statistics: mean and deviation of each numeric column.
+        crosses: the cells of each cross, which :mod:`crossrank.data.crossing` learns from encoded rows.
 
     Example:
         >>> import polars as pl
@@ -60,8 +62,10 @@ class Encoder:
         schema: Schema,
         vocabularies: Mapping[str, AnyVocabulary],
         statistics: Mapping[str, NumericStatistics],
+        crosses: Sequence[CellCodes] = (),
     ) -> None:
         self.schema = schema
+        self.crosses = {one.cross.name: one for one in crosses}
         self.vocabularies = dict(vocabularies)
         self.statistics = dict(statistics)
 
@@ -85,6 +89,12 @@ class Encoder:
         from crossrank.data.encoder_builder import EncoderBuilder
         from crossrank.data.table import open_table
 
+        if schema.crosses:
+            raise SchemaError(
+                "An encoder is fitted without labels, so its schema must have no crosses; got "
+                f"{listing(cross.name for cross in schema.crosses)}.",
+                hint="crossrank.data.prepare learns crosses too.",
+            )
         table = open_table(table)
         check_columns(schema.names, table.columns, table.name)
         builder = EncoderBuilder(schema)
@@ -98,14 +108,36 @@ class Encoder:
 
     @cached_property
     def features(self) -> tuple[Feature, ...]:
-        """What a model sees: categorical, multivalent, numeric features, each kind in the order of the schema."""
+        """What a model sees: categorical, multivalent, numeric features, each kind in the order of the schema.
+
+        What crosses add comes last of its kind.
+        """
+        added = [feature for codes in self.crosses.values() for feature in codes.features]
         sizes = {name: vocabulary.size for name, vocabulary in self.vocabularies.items()}
         return (
             *(Feature(column.name, "categorical", sizes[column.name]) for column in self.schema.categorical),
             *(Feature(name, "categorical", values.size, column=values.column) for name, values in self.values.items()),
+            *(feature for feature in added if feature.kind == "categorical"),
             *(Feature(column.name, "multivalent", sizes[column.name]) for column in self.schema.multivalent),
             *(feature for slots in self.numbers.values() for feature in slots.numeric),
+            *(feature for feature in added if feature.kind == "numeric"),
         )
+
+    def with_crosses(self, crosses: Sequence[CellCodes]) -> Encoder:
+        """The same with these crosses in place of those it has."""
+        schema = self.schema.with_crosses([one.cross for one in crosses])
+        return Encoder(schema, self.vocabularies, self.statistics, crosses)
+
+    def add_cells(self, rows: EncodedRows) -> EncodedRows:
+        """Rows without crosses as they are with them, all training rows being before them."""
+        if not self.crosses:
+            return rows
+        ids, floats = zip(*(one.encode(rows.categorical) for one in self.crosses.values()), strict=True)
+        categorical, numeric = (
+            np.concatenate([first, *others], axis=1)
+            for first, others in ((rows.categorical, ids), (rows.numeric, floats))
+        )
+        return EncodedRows(categorical, numeric, rows.bags)
 
     @cached_property
     def numbers(self) -> dict[str, NumberSlots]:
@@ -128,7 +160,8 @@ class Encoder:
 
     def counts(self, name: str) -> NDArray[np.int64]:
         """Training occurrences of an embedded feature's values by id, missing and unseen included."""
-        known = {**self.vocabularies, **self.values}
+        crosses = {name: one for name, one in self.crosses.items() if one.cross.ids}
+        known = {**self.vocabularies, **self.values, **crosses}
         if name not in known:
             raise SchemaError(f"Counts are kept for {listing(known)}; got '{name}'.", hint=did_you_mean(name, known))
         return known[name].counts
@@ -155,7 +188,7 @@ class Encoder:
             pieces, offsets = pieces_of_series(frame[column.name], column.separator)
             bags.append((self.vocabularies[column.name].ids(pieces), offsets))
         value_ids, floats = self._number_slots(numbers_of_frame(frame, self.schema.numeric, where))
-        return EncodedRows(side_by_side([*ids, *value_ids], len(frame)), floats, tuple(bags))
+        return self.add_cells(EncodedRows(side_by_side([*ids, *value_ids], len(frame)), floats, tuple(bags)))
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> EncodedRows:
         """Encode rows given as dictionaries, without polars; the same numbers as :meth:`encode`.
@@ -177,7 +210,7 @@ class Encoder:
         categorical = np.array(ids, np.uint32).reshape(len(rows), len(lookups))
         value_ids, floats = self._number_slots(numbers_of_rows(rows, self.schema.numeric))
         categorical = np.column_stack([categorical, *value_ids]) if value_ids else categorical
-        return EncodedRows(categorical, floats, tuple(bags))
+        return self.add_cells(EncodedRows(categorical, floats, tuple(bags)))
 
     @cached_property
     def scaling(self) -> Scaling:
@@ -249,7 +282,7 @@ class Encoder:
     def _tensors(self) -> dict[str, NDArray[Any]]:
         return {
             f"{name}.{part}": array
-            for name, vocabulary in self.vocabularies.items()
+            for name, vocabulary in (*self.vocabularies.items(), *self.crosses.items())
             for part, array in vocabulary.tensors().items()
         }
 
@@ -279,12 +312,15 @@ class Encoder:
             if column["kind"] == Numeric.kind:
                 column.setdefault("encoding", "scalar")  # there was nothing else
         schema = Schema.from_dict(content["schema"], source=str(folder / "encoder.json"))
-        names = [column.name for column in schema.features if not isinstance(column, Numeric)]
+        names = [column.name for column in schema.features if not isinstance(column, Numeric | Cross)]
         try:
             statistics = {
                 name: NumericStatistics(**content["numeric"][name]) for name in schema.names if name not in names
             }
-            return cls(schema, {name: from_tensors(parts[name]) for name in names}, statistics)
+            encoder = cls(schema.with_crosses([]), {name: from_tensors(parts[name]) for name in names}, statistics)
+            kind, features = schema.label.kind, encoder.features
+            crosses = [CellCodes.load(cross, features, kind, parts[cross.name]) for cross in schema.crosses]
+            return cls(schema, encoder.vocabularies, statistics, crosses)
         except (KeyError, TypeError) as error:
             raise DataError(
                 f"The encoder in {folder} must know every column; {error} is missing.", hint=DAMAGED

@@ -14,7 +14,7 @@ before them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,7 @@ class Prior:
         return cls(shift + mean, np.sqrt(np.where(variance > 0, variance, 1.0)))
 
 
-def statistics(counts: Doubles, sums: Doubles, prior: Prior, kind: Literal["binary", "real"]) -> Floats:
+def statistics(counts: NDArray[Any], sums: Doubles, prior: Prior, kind: Literal["binary", "real"]) -> Floats:
     """The two statistics of cells with so many labels of that sum: (N,) and (N,) -> (N, 2)."""
     smoothed = (sums + SMOOTHING * prior.mean) / (counts + SMOOTHING)
     if kind == "binary":

@@ -2,12 +2,14 @@
 
 Reading: the table is parsed, split and coded, the encoder learns from the training rows, and the codes are spooled to
 disk. Writing: the spool is read again, codes become ids, numbers are scaled, and the rows go to their splits. Memory
-holds the vocabulary and a few chunks, whatever the size of the table.
+holds the vocabulary and a few chunks, whatever the size of the table. Crosses are added to the dataset once it is whole
+(:mod:`crossrank.data.crossing`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections import Counter
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from crossrank.config import to_dict
 from crossrank.data.batches import prefetch
+from crossrank.data.crossing import write_crossed
 from crossrank.data.dataset import EncodedDataset, Split
 from crossrank.data.encoder import Encoder, check_columns
 from crossrank.data.encoder_builder import EncoderBuilder, Lookups
@@ -66,6 +69,14 @@ def prepare(
         SchemaError: for a column that is missing.
         DataError: for a value that is refused, with its place, or a target that cannot be written.
     """
+    if schema.crosses:
+        with DatasetWriter(into, schema, overwrite=overwrite) as writer:
+            options = {"split": split, "on_error": on_error, "progress": progress, **table_options}
+            base = prepare(source, schema.with_crosses([]), writer.folder / "base", **options)
+            encoder = write_crossed(base, schema.crosses, writer)
+            shutil.rmtree(base.path)
+            writer.finish(encoder, {key: base.manifest[key] for key in ("source", "split")})
+        return EncodedDataset.open(into)
     table = open_table(source, on_error=on_error, **table_options)
     check_columns(schema.required, table.columns, table.name)
     settings = split or SplitSettings()

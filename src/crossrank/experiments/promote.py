@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ def find_missed(config: Config, dataset: EncodedDataset, *, seed: int) -> list[M
     rows, logits = logits_before_learning(config, dataset, seed=seed)
     kind, labels = dataset.schema.label.kind, np.asarray(dataset.train.labels[rows], np.float64)
     scale = float(labels.std()) or 1.0 if kind == "real" else 1.0
-    base = dataset.encoder.without_crosses()
+    base = dataset.encoder.with_crosses([])
     names = [feature.column for feature in base.features if feature.kind == "categorical"]
     taken = {frozenset(cross.of) for cross in dataset.schema.crosses}
     ids = dataset.train.categorical[rows]

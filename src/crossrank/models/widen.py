@@ -22,7 +22,9 @@ def widen(model: Model, wide: Model) -> None:
         ConfigError: where the wide model's weights are not the other's with more rows and columns.
     """
     old, new = model.layout, wide.layout
-    places = torch.cat([torch.arange(old.input_dim)[:0], *(torch.arange(new.input_dim)[new[s.name].slice] for s in old.slots)])
+    places = torch.cat(
+        [torch.arange(old.input_dim)[:0], *(torch.arange(new.input_dim)[new[s.name].slice] for s in old.slots)]
+    )
     numbers = [slot.slice for slot in new.of_kind("numeric") if slot.name not in old.names]
     silent = torch.zeros(new.input_dim, dtype=torch.bool)
     for part in numbers:
@@ -50,9 +52,7 @@ def widen(model: Model, wide: Model) -> None:
             table.table(i).copy_(source_table.table(known[0])) if known else table.table(i).zero_()
 
 
-def _places(
-    before: int, after: int, places: Tensor, silent: Tensor, model: Model, name: str
-) -> tuple[Tensor, Tensor]:
+def _places(before: int, after: int, places: Tensor, silent: Tensor, model: Model, name: str) -> tuple[Tensor, Tensor]:
     """Where the entries of an axis go, and which of the new ones must be zero.
 
     An axis that grows holds x0 a number of times (one for each cross network), and then what does not grow.
@@ -70,6 +70,6 @@ def _places(
 
 def _refused(model: Model, name: str) -> ConfigError:
     return ConfigError(
-        f"A model must read its features from x0 to go on with more of them; {type(model).__name__} does not, in {name}.",
+        f"A model that goes on with more features must read them from x0; {type(model).__name__} does not, in {name}.",
         hint="Train dcn-v2, dcn-mix, cross-net, cross-net-mix, dcn or dnn.",
     )

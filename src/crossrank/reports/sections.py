@@ -185,7 +185,11 @@ def _dataset(run: Run) -> Markup:
     rows: list[list[Any]] = []
     train_rows = 0
     for feature in encoder.features:
-        if feature.kind == "numeric":
+        if feature.kind == "numeric" and feature.column in encoder.crosses:
+            known = encoder.crosses[feature.column]
+            total, missing, unseen = int(known.counts.sum()), 0, None
+            values = f"statistics of {known.num_cells:,} cells"
+        elif feature.kind == "numeric":
             seen = encoder.statistics[feature.column]
             total, missing, unseen = seen.count + seen.missing, seen.missing, None
             values = f"mean {amount(seen.mean, 3)}, deviation {amount(seen.deviation, 3)}"

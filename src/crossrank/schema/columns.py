@@ -161,6 +161,14 @@ class Schema:
         taken = [*named, self.label.name, *([self.weight] if self.weight else [])]
         if self.group in taken[len(named) :]:
             taken.append(self.group)
+        known = [column.name for column in self.features if isinstance(column, Categorical | Numeric)]
+        for cross in self.crosses:
+            for name in cross.of:
+                if name not in known:
+                    raise SchemaError(
+                        f"A cross is of columns with one value in each row, {listing(known)}; got '{name}'.",
+                        hint=did_you_mean(name, known),
+                    )
         for name in taken:
             if taken.count(name) > 1:
                 raise SchemaError(
@@ -282,8 +290,10 @@ def _is_finite(text: str) -> bool:
 def _column(values: Any) -> Column:
     kind = values.get("kind") if isinstance(values, Mapping) else None
     if kind not in [*COLUMN_KINDS] or (key := "of" if kind == "cross" else "name") not in values:
-        raise SchemaError(f"Each feature needs a 'name' (a cross, what it is 'of') and a 'kind' out of "
-            f"{listing(COLUMN_KINDS)}; got {values!r}.")
+        raise SchemaError(
+            f"Each feature needs a 'name' (a cross, what it is 'of') and a 'kind' out of "
+            f"{listing(COLUMN_KINDS)}; got {values!r}."
+        )
     fields = {key: value for key, value in values.items() if key != "kind"}
     return parse(COLUMN_KINDS[values["kind"]], fields, path=f"features.{values[key]}")
 

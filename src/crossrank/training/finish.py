@@ -28,6 +28,10 @@ def seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
     torch.manual_seed(seed)
     model = build_model(config.model, dataset.features)
     start_at_mean(model, dataset)
+    with torch.no_grad():  # a cell says nothing until it is learned
+        for i, slot in enumerate(model.layout.embedded):
+            for table in model.tables() if slot.name in dataset.encoder.crosses else ():
+                table.table(i).zero_()
     return model
 
 
