@@ -30,6 +30,7 @@ ORDER = [
     "explain",
     "report",
     "compress",
+    "promote",
     "models",
     "config",
     "cost",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from crossrank.data.ordered import Doubles, sums_before
 
-RIDGE = 10.0  # λ
+RIDGE = 5.0  # λ
 
 
 class Missed(NamedTuple):

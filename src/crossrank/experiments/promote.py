@@ -30,7 +30,7 @@ from crossrank.evaluation.evaluate import score_split
 from crossrank.evaluation.intervals import mean_and_error
 from crossrank.evaluation.missed import Missed, rank_missed, row_losses
 from crossrank.files import publish, read_json, write_json
-from crossrank.models import build_model
+from crossrank.models import Model, build_model
 from crossrank.models.widen import widen
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import claim
@@ -45,6 +45,7 @@ from crossrank.training.trainer import Trainer, train_models
 
 LOOKS = 100  # at the weights during the first epoch
 MOST_ROWS = 2_000_000  # of it
+CHECKED_ROWS = 1000
 CERTAIN = 2.0  # standard errors
 
 
@@ -119,14 +120,13 @@ def promote(
                 raise ConfigError(f"{dataset.path} must be what the run {run.path} was trained on; it is not.")
             missed = find_missed(config, dataset, seed=run.info["seed"])
             chosen = [one for one in missed if one.gain > CERTAIN * one.error][:most]
-            arms = _Arms(run, _fixed_rank(run, config), folder / "arms", seeds=seeds, progress=progress)
-            best, tried = (arms.train(dataset, []) if chosen else None), list[Tried]()
+            arms = _Arms(run, _fixed_rank(run, config), dataset, folder / "arms", seeds=seeds, progress=progress)
+            promotion, best = Promotion(None, missed, []), None
             for one in chosen:
-                best, found = arms.compare(best, one, dataset)
-                tried.append(found)
-            promotion = Promotion(None, missed, tried)
+                best, tried = arms.compare(best, one)
+                promotion.tried.append(tried)
             if best is not None and best.crosses:
-                _write(folder, into, run, best, promotion)
+                _write(into, run, best, promotion)
                 promotion = dataclasses.replace(promotion, run=Run.open(into))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -185,27 +185,36 @@ class _Arm:
 class _Arms:
     """Goes on training a run, with crosses and without."""
 
-    def __init__(self, run: Run, config: Config, folder: Path, *, seeds: int, progress: bool | None) -> None:
-        self.run, self.config, self.folder, self.progress = run, config, folder, progress
+    def __init__(
+        self,
+        run: Run,
+        config: Config,
+        dataset: EncodedDataset,
+        folder: Path,
+        *,
+        seeds: int,
+        progress: bool | None,
+    ) -> None:
+        self.run, self.config, self.dataset, self.folder, self.progress = run, config, dataset, folder, progress
         self.seeds = [run.info["seed"] + 1 + number for number in range(seeds)]
 
-    def compare(self, best: _Arm | None, one: Missed, dataset: EncodedDataset) -> tuple[_Arm, Tried]:
+    def compare(self, best: _Arm | None, one: Missed) -> tuple[_Arm, Tried]:
         """The better of the best so far and the same with one more pair, and what that gained."""
-        assert best is not None
-        crosses = [*best.crosses, Cross(of=one.columns)]
-        wide = add_crosses(dataset, crosses, self.folder / f"{len(list(self.folder.iterdir()))} with {len(crosses)}")
-        arm = self.train(wide, crosses)
+        weights = self.dataset.valid.weights
+        arm = self.train([*(best.crosses if best else []), Cross(of=one.columns)])
+        best = best or self.train([])
         gains = best.losses - arm.losses  # (seeds, rows)
-        gain, error = mean_and_error(gains.mean(axis=0), dataset.valid.weights)
-        by_seed = [mean_and_error(row, dataset.valid.weights)[0] for row in gains]
+        gain, error = mean_and_error(gains.mean(axis=0), weights)
+        by_seed = [mean_and_error(row, weights)[0] for row in gains]
         between = float(np.std(by_seed, ddof=1)) / math.sqrt(len(by_seed)) if len(by_seed) > 1 else 0.0
         tried = Tried(one.columns, one.gain, gain, math.hypot(error, between))
         kept, left = (arm, best) if tried.pays else (best, arm)
         left.trainer.member.close()
         return kept, tried
 
-    def train(self, dataset: EncodedDataset, crosses: list[Cross]) -> _Arm:
+    def train(self, crosses: list[Cross]) -> _Arm:
         """The run gone on with, from its own answers, once for each seed."""
+        dataset = add_crosses(self.dataset, crosses, self._next("dataset")) if crosses else self.dataset
         trainers = list(self._trained(dataset))
         return _Arm(crosses, dataset, *trainers[0][:2], np.stack([losses for *_, losses in trainers]))
 
@@ -213,11 +222,10 @@ class _Arms:
         kind, settings = dataset.schema.label.kind, self.config.training
         for seed in self.seeds:
             torch.manual_seed(seed)
-            model = build_model(self.config.model, dataset.features)
-            widen(self.run.model, model)
+            model = self._start(dataset)
             engine = make_engine(model, as_learned(dataset, model), settings, seed=seed)
-            folder = self.folder / f"{len(list(self.folder.iterdir())) if self.folder.exists() else 0} seed {seed}"
-            folder.mkdir(parents=True)
+            folder = self._next(f"seed-{seed}")
+            folder.mkdir()
             planned = Planned(into=folder, config=self.config, seed=seed)
             write_plan(folder, planned, dataset)
             trainer = Trainer(engine.members[0], dataset, settings, folder=folder)
@@ -230,6 +238,26 @@ class _Arms:
             if seed != self.seeds[0]:
                 trainer.member.close()
 
+    def _start(self, dataset: EncodedDataset) -> Model:
+        """A model of the dataset's features that answers as the run does."""
+        model = build_model(self.config.model, dataset.features)
+        widen(self.run.model, model)
+        rows = np.arange(min(len(dataset.valid), CHECKED_ROWS))
+        before, after = (
+            one.predict_logits([data.valid.take(rows).features])
+            for one, data in ((self.run.model, self.dataset), (model, dataset))
+        )
+        if not torch.allclose(after, before, rtol=1e-4, atol=1e-4 * float(before.std(correction=0))):
+            raise ConfigError(
+                f"A model that is given crosses must begin with the answers it had; {type(model).__name__} does not.",
+                hint="Train dcn-v2, dcn-mix, cross-net, cross-net-mix, dcn or dnn.",
+            )
+        return model
+
+    def _next(self, name: str) -> Path:
+        self.folder.mkdir(exist_ok=True)
+        return self.folder / f"{len(list(self.folder.iterdir()))}-{name}"
+
 
 def _fixed_rank(run: Run, config: Config) -> Config:
     """The config with the rank that cross layers have, where it would follow the width of x0."""
@@ -240,7 +268,7 @@ def _fixed_rank(run: Run, config: Config) -> Config:
     return dataclasses.replace(config, model=Config.parse(values).model)
 
 
-def _write(folder: Path, into: Path, run: Run, best: _Arm, promotion: Promotion) -> None:
+def _write(into: Path, run: Run, best: _Arm, promotion: Promotion) -> None:
     """Make the best training's first seed a run folder."""
     finish_run(best.trainer, best.planned, test="test" in best.dataset.num_rows, initial=run.spectrum)
     made = best.trainer.folder

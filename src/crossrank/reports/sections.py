@@ -51,6 +51,28 @@ def _layout(run: Run) -> InputLayout:
     return parse_model_settings(run.config["model"]).layout(run.encoder.features)
 
 
+def promotion(run: Run) -> Markup:
+    """What a memory of pairs was expected to gain and gained, where the run was given any."""
+    found = run.report.get("promotion")
+    if not found:
+        return Markup()
+    rows = [
+        [
+            " x ".join(one["columns"]),
+            *(decimal(one[key], 5) for key in ("expected", "gain", "error")),
+            "kept" if one["pays"] else "dropped",
+        ]
+        for one in found["tried"]
+    ]
+    headers = ["pair", "expected gain", "gain", "standard error", ""]
+    lead = (
+        f"<p>A memory of pairs was added to the run {text(found['source'])}: what each pair was expected to take off "
+        f"the loss of a row, from the first epoch's answers, and what it took off that of the validation rows, over "
+        f"{found['seeds']} seeds with it and without.</p>"
+    )
+    return Markup("<h3>Promoted pairs</h3>" + lead + table(headers, rows, words=(0, 4)))
+
+
 def compression(run: Run) -> Markup:
     """What compressing the model did to it, where it was compressed."""
     found = run.report.get("compression")
