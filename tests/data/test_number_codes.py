@@ -58,7 +58,7 @@ def _piece(x, low, high):
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(NUMBERS, min_size=2, max_size=40), NUMBERS, NUMBERS)
+@given(st.lists(NUMBERS.map(lambda number: round(number, 3)), min_size=2, max_size=40), NUMBERS, NUMBERS)
 def test_pieces_rise_with_the_number_and_are_linear_between_edges(training, one, other):
     edges = edges_of(np.unique(training))
     low, high = sorted((one, other))
@@ -66,7 +66,7 @@ def test_pieces_rise_with_the_number_and_are_linear_between_edges(training, one,
     assert (first <= last).all() and (first >= 0).all() and (last <= 1).all()
     middle = pieces_of((edges[:-1] + edges[1:]) / 2, edges)
     ends = pieces_of(edges, edges)
-    np.testing.assert_allclose(middle, (ends[:-1] + ends[1:]) / 2, atol=1e-9)
+    np.testing.assert_allclose(middle, (ends[:-1] + ends[1:]) / 2, atol=1e-6)  # 10⁻³ among 10⁶ in float64
 
 
 @settings(deadline=None, max_examples=60)

@@ -229,7 +229,8 @@ def edges_of(values: Doubles) -> Doubles:
 
 def pieces_of(logged: Doubles, edges: Doubles) -> Doubles:
     """How far each number has come in each piece: (N,), (K + 1,) -> (N, K)."""
-    return ((logged[:, None] - edges[:-1]) / np.diff(edges)).clip(0, 1)
+    with np.errstate(over="ignore"):  # a piece may be as narrow as float64 has it
+        return ((logged[:, None] - edges[:-1]) / np.diff(edges)).clip(0, 1)
 
 
 def _decided(column: Numeric, known: NumericStatistics) -> Numeric:
