@@ -133,7 +133,6 @@ def is_smooth(model: Model) -> bool:
     return not deep and all(getattr(module, "is_smooth", True) for module in model.modules())
 
 
-@torch.no_grad()
 def _cell(encoder: Encoder, row: Mapping[str, object], column: str) -> object:
     """What a row has in a column; of a cross, in each of its columns."""
     if column not in encoder.crosses:
@@ -141,6 +140,7 @@ def _cell(encoder: Encoder, row: Mapping[str, object], column: str) -> object:
     return " x ".join(str(row[name]) for name in encoder.crosses[column].cross.of)
 
 
+@torch.no_grad()
 def average_row(model: Model, encoder: Encoder) -> Tensor:
     """The mean vector of each feature over the training values, and the mean of each number. Shape: (D,)."""
     parts = []

@@ -288,14 +288,11 @@ def _is_finite(text: str) -> bool:
 
 
 def _column(values: Any) -> Column:
-    kind = values.get("kind") if isinstance(values, Mapping) else None
-    if kind not in [*COLUMN_KINDS] or (key := "of" if kind == "cross" else "name") not in values:
-        raise SchemaError(
-            f"Each feature needs a 'name' (a cross, what it is 'of') and a 'kind' out of "
-            f"{listing(COLUMN_KINDS)}; got {values!r}."
-        )
+    named = isinstance(values, Mapping) and (values.get("kind") == Cross.kind or "name" in values)
+    if not named or values.get("kind") not in [*COLUMN_KINDS]:
+        raise SchemaError(f"Each feature needs a 'name' and a 'kind' out of {listing(COLUMN_KINDS)}; got {values!r}.")
     fields = {key: value for key, value in values.items() if key != "kind"}
-    return parse(COLUMN_KINDS[values["kind"]], fields, path=f"features.{values[key]}")
+    return parse(COLUMN_KINDS[values["kind"]], fields, path=f"features.{values.get('name', Cross.kind)}")
 
 
 def _check_vocabulary(column: Categorical | Multivalent) -> None:
