@@ -17,9 +17,9 @@ where **missing** is asked for; where no training row lacks the number, such a s
 the pieces stands for it.
 
 Left to itself (``auto``), a column is encoded by all three where the label is binary, it has more than two distinct
-numbers, at least 1,000 training rows have one, and the table has at most 32 numeric columns: each costs some 33 elements
-of x0. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows to learn it
-from. Where the label is a number, quantiles have made the scalar even already, and the rest did not help.
+numbers, at least 1,000 training rows have one, and the table has at most 32 numeric columns: each costs some 33
+elements of x0. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows to
+learn it from. Where the label is a number, quantiles have made the scalar even already, and the rest did not help.
 """
 
 from __future__ import annotations
