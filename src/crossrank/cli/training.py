@@ -29,7 +29,7 @@ from crossrank.cli.app import (
     talk,
 )
 from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, listing
 
 Tracked = Literal["tensorboard", "mlflow"]
 STILL_IMPROVING = (
@@ -112,6 +112,7 @@ def prepare(
     dataset = prepare_dataset(table, meaning, into, split=split, on_error=on_error, overwrite=overwrite)
     rows = dataset.num_rows
     _say_skipped(table)
+    _say_encodings(meaning, dataset.schema)
     for name, share in zip(SPLITS, split.fractions, strict=False):
         if share and name not in rows and not split.may_lack_test:
             say(f"warning: {sum(rows.values()):,} rows are so few that none is a {name} row")
@@ -178,6 +179,8 @@ def train(
         clock = StepClock() if profile else None
         with interruptible(lambda: _how_to_resume(into)):
             run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
+        if meaning is not None:
+            _say_encodings(meaning, run.schema)
         if clock:
             _show_profile(clock.rows())
         _show_metrics(run.report["test" if "test" in run.report else "valid"], as_json)
@@ -264,6 +267,16 @@ def _refuse(where: str, **given: Any) -> None:
 def _say_skipped(table: Any) -> None:
     for reason, count in table.skipped.items():
         say(f"left out {count:,} rows: {reason}")
+
+
+def _say_encodings(asked: Any, made: Any) -> None:
+    """What was decided for the numbers whose encoding was left open."""
+    decided: dict[str, list[str]] = {}
+    for column, found in zip(asked.numeric, made.numeric, strict=True):
+        if column.encoding == "auto":
+            decided.setdefault(found.encoding, []).append(column.name)
+    for encoding, names in decided.items():
+        say(f"numbers encoded as {encoding}: {listing(names, most=8)}")
 
 
 def _how_to_resume(into: Path) -> str:

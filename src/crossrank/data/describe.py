@@ -147,7 +147,9 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
     """The drafted features with every value counted, and other columns as categories."""
     counted: list[Column] = []
     for column in draft.features:
-        if isinstance(column, Numeric | Date):
+        if isinstance(column, Numeric):
+            counted.append(dataclasses.replace(column, encoding="scalar"))
+        elif isinstance(column, Date):
             counted.append(column)
         else:
             counted.append(dataclasses.replace(column, min_count=1, max_size=None, hash_size=None))
