@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ ROUNDS, PATIENCE = 2000, 50  # at most so many trees, fewer where the validation
 
 
 def read(job: Job) -> list[tuple[pd.DataFrame, np.ndarray]]:
-    """Features and labels of training, validation and test rows; dates as weekday, day of the year, hour and seconds."""
+    """Features and labels of each part; a date is its weekday, day of the year, hour, and the seconds since the first."""
     frame = pd.read_csv(job.table, dtype=dict.fromkeys(job.categories, "str"))
     labels = frame.pop(job.label).to_numpy()
     for name in job.dates:
@@ -26,9 +27,7 @@ def read(job: Job) -> list[tuple[pd.DataFrame, np.ndarray]]:
     for name in frame.columns.difference(job.categories):
         frame[name] = pd.to_numeric(frame[name], errors="coerce")  # "unknown" is missing
     ends = np.cumsum([0, *job.rows])
-    return [
-        (frame.iloc[start:stop].copy(), labels[start:stop]) for start, stop in zip(ends[:-1], ends[1:], strict=True)
-    ]
+    return [(frame.iloc[start:stop].copy(), labels[start:stop]) for start, stop in pairwise(ends)]
 
 
 def loss(job: Job, answers: np.ndarray, labels: np.ndarray) -> float:
