@@ -16,7 +16,7 @@ ROUNDS, PATIENCE = 2000, 50  # at most so many trees, fewer where the validation
 
 
 def read(job: Job) -> list[tuple[pd.DataFrame, np.ndarray]]:
-    """Features and labels of each part; a date is its weekday, day of the year, hour, and the seconds since the first."""
+    """Features and labels of each part; a date as weekday, day of the year, hour, and seconds since the first."""
     frame = pd.read_csv(job.table, dtype=dict.fromkeys(job.categories, "str"))
     labels = frame.pop(job.label).to_numpy()
     for name in job.dates:
