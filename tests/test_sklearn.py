@@ -84,7 +84,7 @@ def test_numbers_of_an_array_are_numbers_and_its_text_is_drafted(clicks) -> None
     ]
     frame = clicks.select(x0="country", x1="hour")
     np.testing.assert_allclose(model.predict_proba(array)[:, 1], model.run_.predict(frame), rtol=1e-6)
-    told = [Categorical(name="x1"), Numeric(name="x0")]
+    told = [Categorical(name="x1"), Numeric(name="x0", encoding="scalar")]
     model = CrossRankClassifier(settings=QUICK, features=told).fit(clicks.select("price", "hour").to_numpy(), y)
     assert list(model.run_.schema.features) == told
 

@@ -181,7 +181,7 @@ def test_a_table_without_a_schema_is_refused_with_what_it_has(table, label, mess
 def test_texts_for_missing_numbers_and_classes_are_written_only_where_there_are_some():
     plain = Schema([Numeric(name="a"), Categorical(name="b")], Label(name="y")).to_dict()
     assert plain["label"] == {"name": "y", "kind": "binary"}
-    assert plain["features"][0] == {"kind": "numeric", "name": "a", "standardize": True}
+    assert plain["features"][0] == {"kind": "numeric", "name": "a", "standardize": True, "encoding": "auto"}
     schema = Schema([Numeric(name="a", missing=("NA", "?"))], Label(name="y", classes=("no", "yes")))
     assert Schema.from_dict(schema.to_dict()) == schema
 

@@ -171,8 +171,8 @@ def _summarise(encoder: Encoder, rows: int, sample: EncodedRows, labels: Floats,
         signal = _signal(sample.categorical[:, i], labels, kind) if told else None
         columns.append(_categories(encoder, column, rows, min_count, signal))
     columns += [_categories(encoder, column, rows, min_count, None) for column in encoder.schema.multivalent]
-    for i, number in enumerate(encoder.schema.numeric):
-        numbers = sample.numeric[:, i]
+    for number, numbers in zip(encoder.schema.numeric, encoder.raw_numbers(sample).T, strict=True):
+        numbers = np.where(np.isnan(numbers), np.nanmin(numbers, initial=0.0) - 1, numbers)  # a value like others
         signal = _signal(_binned(numbers, labels, kind), labels, kind) if told else None
         columns.append(_number(encoder, number, signal, constant=bool((numbers == numbers[0]).all())))
     return columns

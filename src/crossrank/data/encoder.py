@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series, pieces_of_value
+from crossrank.data.number_codes import NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of
@@ -101,9 +102,20 @@ class Encoder:
         sizes = {name: vocabulary.size for name, vocabulary in self.vocabularies.items()}
         return (
             *(Feature(column.name, "categorical", sizes[column.name]) for column in self.schema.categorical),
+            *(Feature(name, "categorical", values.size, column=values.column) for name, values in self.values.items()),
             *(Feature(column.name, "multivalent", sizes[column.name]) for column in self.schema.multivalent),
-            *(Feature(column.name, "numeric") for column in self.schema.numeric),
+            *(feature for slots in self.numbers.values() for feature in slots.numeric),
         )
+
+    @cached_property
+    def numbers(self) -> dict[str, NumberSlots]:
+        """How each numeric column fills slots of x0."""
+        return {column.name: NumberSlots(column, self.statistics[column.name]) for column in self.schema.numeric}
+
+    @cached_property
+    def values(self) -> dict[str, NumberVocabulary]:
+        """The bins of the numbers that are embedded by their value, by the name of the slot."""
+        return {slots.value_name: slots.values for slots in self.numbers.values() if slots.values is not None}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -115,11 +127,11 @@ class Encoder:
         return digest.hexdigest()
 
     def counts(self, name: str) -> NDArray[np.int64]:
-        """Training occurrences of a column's values by id, missing and unseen included."""
-        if name not in self.vocabularies:
-            hint = did_you_mean(name, self.vocabularies)
-            raise SchemaError(f"Counts are kept for {listing(self.vocabularies)}; got '{name}'.", hint=hint)
-        return self.vocabularies[name].counts
+        """Training occurrences of an embedded feature's values by id, missing and unseen included."""
+        known = {**self.vocabularies, **self.values}
+        if name not in known:
+            raise SchemaError(f"Counts are kept for {listing(known)}; got '{name}'.", hint=did_you_mean(name, known))
+        return known[name].counts
 
     def encode(self, frame: pl.DataFrame, *, where: Where = in_data_frame) -> EncodedRows:
         """Encode the feature columns of a data frame; other columns and their order do not matter.
@@ -142,8 +154,8 @@ class Encoder:
         for column in self.schema.multivalent:
             pieces, offsets = pieces_of_series(frame[column.name], column.separator)
             bags.append((self.vocabularies[column.name].ids(pieces), offsets))
-        numbers = numbers_of_frame(frame, self.schema.numeric, where)
-        return EncodedRows(side_by_side(ids, len(frame)), self._scale(numbers), tuple(bags))
+        value_ids, floats = self._number_slots(numbers_of_frame(frame, self.schema.numeric, where))
+        return EncodedRows(side_by_side([*ids, *value_ids], len(frame)), floats, tuple(bags))
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> EncodedRows:
         """Encode rows given as dictionaries, without polars; the same numbers as :meth:`encode`.
@@ -163,20 +175,47 @@ class Encoder:
             bag_ids = np.fromiter(chain.from_iterable(cells), np.uint32)
             bags.append((bag_ids, offsets_of(np.array([len(cell) for cell in cells], np.int64))))
         categorical = np.array(ids, np.uint32).reshape(len(rows), len(lookups))
-        return EncodedRows(categorical, self._scale(numbers_of_rows(rows, self.schema.numeric)), tuple(bags))
+        value_ids, floats = self._number_slots(numbers_of_rows(rows, self.schema.numeric))
+        categorical = np.column_stack([categorical, *value_ids]) if value_ids else categorical
+        return EncodedRows(categorical, floats, tuple(bags))
 
     @cached_property
     def scaling(self) -> Scaling:
         """How numbers are made fit for a network."""
         return Scaling(self.schema.numeric, self.statistics)
 
-    def _scale(self, numbers: Doubles) -> Floats:
-        return self.scaling.scale(take_logs(numbers, log_shifts(self.schema.numeric)))
+    def _number_slots(self, numbers: Doubles) -> tuple[list[Ids], Floats]:
+        """The ids of the slots of values, each (N,), and all numeric slots: (N, C) -> (N, W)."""
+        logged = take_logs(numbers, log_shifts(self.schema.numeric))
+        scaled = self.scaling.scale(logged)
+        if self._only_scalars:
+            return [], scaled
+        slots = [(one, logged[:, place], scaled[:, place]) for place, one in enumerate(self.numbers.values())]
+        ids = [one.values.ids(column) for one, column, _ in slots if one.values is not None]
+        return ids, np.concatenate([one.floats(column, of_it) for one, column, of_it in slots], axis=1)
+
+    @cached_property
+    def _only_scalars(self) -> bool:
+        return all(column.encodings == ("scalar",) for column in self.schema.numeric)
+
+    def raw_numbers(self, rows: EncodedRows) -> Doubles:
+        """The numbers behind encoded rows, a column for each numeric one of the schema; NaN where known to be missing.
+
+        Shape: N rows -> (N, C).
+        """
+        numbers = np.empty((len(rows), len(self.numbers)))
+        start, ids = 0, iter(rows.categorical.T[len(self.schema.categorical) :])
+        for place, slots in enumerate(self.numbers.values()):
+            floats = rows.numeric[:, start : start + slots.width]
+            numbers[:, place] = slots.numbers(floats, next(ids) if slots.values is not None else None)
+            start += slots.width
+        return numbers
 
     def decode(self, rows: EncodedRows) -> dict[str, list[Any]]:
         """The values behind encoded rows; what was not seen in training reads ``<unseen>``, what was missing None.
 
-        Numbers come back within float32 accuracy; a missing number comes back as the mean it was replaced with.
+        Numbers come back within float32 accuracy, or as the middle of their bin where they are nothing but its id. A
+        missing number that is encoded as a scalar alone comes back as the mean it was replaced with.
         """
         values: dict[str, list[Any]] = {}
         for position, column in enumerate(self.schema.categorical):
@@ -185,9 +224,8 @@ class Encoder:
             texts = self._texts(many.name, ids)
             cells = [texts[start:stop] for start, stop in pairwise(offsets)]
             values[many.name] = [None if cell == [None] else cell for cell in cells]
-        numbers = self.scaling.restore(rows.numeric)
-        for position, number in enumerate(self.schema.numeric):
-            values[number.name] = numbers[:, position].tolist()
+        for name, numbers in zip(self.numbers, self.raw_numbers(rows).T, strict=True):
+            values[name] = [None if np.isnan(number) else number for number in numbers.tolist()]
         return values
 
     def _texts(self, name: str, ids: NDArray[np.integer]) -> list[str | None]:
@@ -237,6 +275,9 @@ class Encoder:
         for key, array in tensors.items():
             name, _, part = key.rpartition(".")
             parts.setdefault(name, {})[part] = array
+        for column in content["schema"]["features"]:
+            if column["kind"] == Numeric.kind:
+                column.setdefault("encoding", "scalar")  # there was nothing else
         schema = Schema.from_dict(content["schema"], source=str(folder / "encoder.json"))
         names = [column.name for column in schema.features if not isinstance(column, Numeric)]
         try:

@@ -7,8 +7,7 @@ Numbers are looked up too where their texts are short: most columns have few tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import dataclasses
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -16,11 +15,12 @@ from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series
 from crossrank.data.encoder import Encoder
+from crossrank.data.number_codes import DistinctNumbers, learn
 from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
 from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, TextCodes, WordCodes, Words, texts_of_words
 from crossrank.data.parallel import for_each
-from crossrank.data.rows import EncodedRows, Floats, Ids, Positions
-from crossrank.data.scaling import Moments, NumericStatistics, Scaling, log_shifts, take_logs
+from crossrank.data.rows import EncodedRows, Ids, Positions
+from crossrank.data.scaling import Moments, NumericStatistics, log_shifts, take_logs
 from crossrank.data.text import text_of_series
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID, UNSEEN_ID, HashedVocabulary, Vocabulary, hashed_ids
 from crossrank.schema import Categorical, Multivalent, Numeric, Schema
@@ -36,7 +36,7 @@ CACHED_ROWS = 16_384  # encoded at once: columns are written side by side while 
 MOST_REMEMBERED = 1 << 16  # distinct texts of a numeric column; beyond, parsing is as quick as looking up
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class CodedRows:
     """A chunk between the passes: by column the codes of values, and the codes of numbers or the numbers themselves.
 
@@ -49,25 +49,30 @@ class CodedRows:
     numbers: list[NDArray[Any]]
 
     def encode(self, encoder: Encoder, lookups: Lookups) -> EncodedRows:
-        """The rows as the finished encoder sees them; ``lookups`` lead from codes to ids and scaled numbers."""
+        """The rows as the finished encoder sees them; ``lookups`` lead from codes to ids and numbers of x0."""
         schema = encoder.schema
-        ids = np.empty((self.num_rows, len(schema.categorical)), np.uint32)
-        scaled = np.empty((self.num_rows, len(schema.numeric)), np.float32)
+        ids = np.empty((self.num_rows, len(schema.categorical) + len(encoder.values)), np.uint32)
+        floats = np.empty((self.num_rows, sum(slots.width for slots in encoder.numbers.values())), np.float32)
 
         def fill(start: int) -> None:
             rows = slice(start, start + CACHED_ROWS)
             for place, (column, codes) in enumerate(zip(schema.categorical, self.codes, strict=True)):
                 ids[rows, place] = lookups[column.name].take(codes[rows], mode="clip")
-            for place, (number, values) in enumerate(zip(schema.numeric, self.numbers, strict=True)):
-                if values.dtype == np.float64:
-                    scaled[rows, place] = _scaled(number, encoder.statistics, values[rows])
-                else:
-                    scaled[rows, place] = lookups[number.name].take(values[rows], mode="clip")
+            id_place, first = len(schema.categorical), 0
+            for (name, slots), values in zip(encoder.numbers.items(), self.numbers, strict=True):
+                part, is_code = values[rows], values.dtype != np.float64
+                table = lookups[name].take(part, axis=0, mode="clip") if is_code else slots.floats(part)
+                floats[rows, first : first + slots.width] = table
+                first += slots.width
+                if slots.values is not None:
+                    known = lookups[slots.value_name]
+                    ids[rows, id_place] = known.take(part, mode="clip") if is_code else slots.values.ids(part)
+                    id_place += 1
 
         for_each(range(0, self.num_rows, CACHED_ROWS), fill, num_rows=self.num_rows, stages=2)
         many = zip(schema.multivalent, self.bags, strict=True)
         bags = tuple((lookups[column.name].take(codes, mode="clip"), offsets) for column, (codes, offsets) in many)
-        return EncodedRows(ids, scaled, bags)
+        return EncodedRows(ids, floats, bags)
 
 
 class EncoderBuilder:
@@ -114,19 +119,20 @@ class EncoderBuilder:
         return _smallest(codes), offsets
 
     def finish(self) -> tuple[Encoder, Lookups]:
-        """The encoder, and for each column the table from codes to ids, or to scaled numbers; nothing is added then."""
+        """The encoder, and for each column the table from codes to ids, or to numbers of x0; nothing is added then."""
         finished = for_each(self._counters.values(), lambda counter: counter.finish(), num_rows=self._num_rows)
         vocabularies = dict(zip(self._counters, (vocabulary for vocabulary, _ in finished), strict=True))
         lookups: Lookups = dict(zip(self._counters, (table for _, table in finished), strict=True))
-        statistics = {name: reader.finish() for name, reader in self._numbers.items()}
-        for column in self.schema.numeric:
-            lookups[column.name] = _scaled(column, statistics, self._numbers[column.name].known)
+        learned = {name: reader.finish() for name, reader in self._numbers.items()}
+        features = [learned[column.name][0] if column.name in learned else column for column in self.schema.features]
+        schema = dataclasses.replace(self.schema, features=features)
+        encoder = Encoder(schema, vocabularies, {name: statistics for name, (_, statistics) in learned.items()})
+        for name, slots in encoder.numbers.items():
+            lookups[name] = slots.floats(self._numbers[name].known)  # (codes, width)
+            if slots.values is not None:
+                lookups[slots.value_name] = slots.values.ids(self._numbers[name].known)
         self._counters.clear()  # their memory is wanted
-        return Encoder(self.schema, vocabularies, statistics), lookups
-
-
-def _scaled(column: Numeric, statistics: Mapping[str, NumericStatistics], numbers: Doubles) -> Floats:
-    return Scaling([column], statistics).scale(numbers[:, None])[:, 0]  # (N, 1) -> (N,)
+        return encoder, lookups
 
 
 def _counter(column: Categorical | Multivalent) -> _ValueCounter | _HashCounter:
@@ -188,25 +194,34 @@ class _NumberReader:
     """
 
     def __init__(self, column: Numeric, *, quantiles: bool) -> None:
-        self._name, self._markers, self._shifts = column.name, column.markers, log_shifts([column])
+        self._column, self._name = column, column.name
+        self._markers, self._shifts = column.markers, log_shifts([column])
         self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
         self._moments = Moments(quantiles=quantiles and column.standardize)
+        self._distinct = None if column.encoding == "scalar" else DistinctNumbers()
 
     def add(self, chunk: Chunk, rows: Positions | None) -> NDArray[Any]:
         """The column as codes or as numbers; some of the rows (all if None) count for the moments."""
         words = chunk.words.get(self._name)
         if words is None or self._codes.size > MOST_REMEMBERED:
             numbers = self._parse(chunk)
-            self._moments.add(numbers if rows is None else numbers.take(rows, mode="clip"))
+            self._count(numbers if rows is None else numbers.take(rows, mode="clip"))
             return numbers
         codes = self._codes.code(words)
         self._learn(chunk)
         self._codes.count(codes if rows is None else codes.take(rows, mode="clip"))
         return _smallest(codes)
 
-    def finish(self) -> NumericStatistics:
-        self._moments.add(self.known, self._codes.counts)
-        return self._moments.finish()
+    def _count(self, numbers: Doubles, counts: NDArray[np.int64] | None = None) -> None:
+        self._moments.add(numbers, counts)
+        if self._distinct is not None:
+            self._distinct.add(numbers, counts)
+
+    def finish(self) -> tuple[Numeric, NumericStatistics]:
+        """The column, its encoding decided, and what is known of it."""
+        self._count(self.known, self._codes.counts)
+        statistics = self._moments.finish()
+        return (self._column, statistics) if self._distinct is None else learn(self._column, statistics, self._distinct)
 
     def _parse(self, chunk: Chunk) -> Doubles:
         numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers)

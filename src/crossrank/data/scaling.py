@@ -30,6 +30,7 @@ class NumericStatistics:
 
     Smaller numbers than ``low`` count as ``low``, larger ones than ``high`` as ``high``; None, in encoders that were
     made before there were limits, is none. ``quantiles``, where there are any, take the place of all of these.
+    The rest is what :mod:`crossrank.data.number_codes` knows of values and pieces, where the column has them.
     """
 
     mean: float = 0.0
@@ -39,6 +40,11 @@ class NumericStatistics:
     low: float | None = None
     high: float | None = None
     quantiles: Sequence[float] | None = None
+    lows: Sequence[float] | None = None  # the smallest number of each bin of values
+    highs: Sequence[float] | None = None  # and the largest
+    counts: Sequence[int] | None = None  # training rows by id, the special ones included
+    edges: Sequence[float] | None = None  # between the pieces, and at both ends
+    piece_means: Sequence[float] | None = None  # over the training rows that have a number
 
 
 class Scaling:
@@ -75,9 +81,7 @@ class Scaling:
         numbers = scaled.astype(np.float64) * self._widths + self._centers
         for place, (quantiles, scores) in self._curves.items():
             numbers[:, place] = np.interp(scaled[:, place], scores, quantiles)
-        logged = np.flatnonzero(~np.isnan(self._shifts))
-        numbers[:, logged] = np.exp(numbers[:, logged]) - self._shifts[logged]
-        return numbers
+        return undo_logs(numbers, self._shifts)
 
 
 def _curve(quantiles: Sequence[float]) -> tuple[Doubles, Doubles]:
@@ -94,6 +98,13 @@ def log_shifts(columns: Sequence[Numeric]) -> Doubles:
 def take_logs(numbers: Doubles, shifts: Doubles) -> Doubles:
     """log(max(x + shift, 1)) in the columns that ask for it; NaN stays."""
     return np.where(np.isnan(shifts), numbers, np.log(np.maximum(numbers + shifts, 1.0)))
+
+
+def undo_logs(logged: Doubles, shifts: Doubles) -> Doubles:
+    """The inverse of :func:`take_logs`, as far as there is one: (N, M) -> (N, M)."""
+    numbers, places = logged.copy(), np.flatnonzero(~np.isnan(shifts))
+    numbers[:, places] = np.exp(logged[:, places]) - shifts[places]
+    return numbers
 
 
 class Moments:

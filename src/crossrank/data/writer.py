@@ -19,12 +19,12 @@ from crossrank.data.arrays import ArrayWriter
 from crossrank.data.dataset import FORMAT, FORMAT_VERSION, MANIFEST, is_dataset
 from crossrank.data.encoder import Encoder
 from crossrank.data.parallel import for_each
-from crossrank.data.rows import LabeledRows
+from crossrank.data.rows import EncodedRows, LabeledRows
 from crossrank.data.splits import SPLITS
 from crossrank.data.vocabulary import HashedVocabulary
 from crossrank.errors import DataError
 from crossrank.files import checksum, publish, write_json, writing
-from crossrank.schema import Schema
+from crossrank.schema import Feature, Schema
 
 LOCK_NAME = ".lock"
 
@@ -69,8 +69,8 @@ class DatasetWriter:
     def append(self, split: str, rows: LabeledRows) -> None:
         """Add rows to a split."""
         with writing(self.path, DataError):
-            arrays = self._of_split(split)
             encoded = rows.encoded
+            arrays = self._of_split(split, encoded)
             named = {"categorical": encoded.categorical, "numeric": encoded.numeric, "labels": rows.labels}
             named |= {
                 name: array for name, array in (("weights", rows.weights), ("groups", rows.groups)) if array is not None
@@ -81,9 +81,9 @@ class DatasetWriter:
                 arrays[f"{position}.bag_offsets"].append(offsets[1:] + before)
                 arrays[f"{position}.bag_ids"].append(ids)
 
-    def _of_split(self, split: str) -> dict[str, ArrayWriter]:
+    def _of_split(self, split: str, rows: EncodedRows) -> dict[str, ArrayWriter]:
         """The arrays of a split, begun when its first rows come."""
-        kinds = _array_kinds(self.schema)
+        kinds = _array_kinds(self.schema, rows)
         if split not in self._splits:
             self._splits.append(split)
             (self.folder / split).mkdir()
@@ -110,7 +110,7 @@ class DatasetWriter:
                 "fingerprint": hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest(),
                 "splits": {split: {"rows": num_rows[split]} for split in SPLITS if split in num_rows},
                 **about,
-                "features": [_describe(encoder, feature.name) for feature in encoder.features],
+                "features": [_describe(encoder, feature) for feature in encoder.features],
                 **content,
             }
             write_json(self.folder / MANIFEST, manifest)
@@ -132,11 +132,11 @@ class DatasetWriter:
             )
 
 
-def _array_kinds(schema: Schema) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _array_kinds(schema: Schema, rows: EncodedRows) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The arrays of a split: type, and shape of a row."""
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {
-        "categorical": ("<u4", (len(schema.categorical),)),
-        "numeric": ("<f4", (len(schema.numeric),)),
+        "categorical": ("<u4", rows.categorical.shape[1:]),
+        "numeric": ("<f4", rows.numeric.shape[1:]),
         "labels": ("<f4", ()),
     }
     for position in range(len(schema.multivalent)):
@@ -148,11 +148,14 @@ def _array_kinds(schema: Schema) -> dict[str, tuple[str, tuple[int, ...]]]:
     return kinds
 
 
-def _describe(encoder: Encoder, name: str) -> dict[str, Any]:
-    vocabulary = encoder.vocabularies.get(name)
-    if vocabulary is None:
-        return {"name": name}
-    about = {"name": name, "vocab_size": vocabulary.size}
+def _describe(encoder: Encoder, feature: Feature) -> dict[str, Any]:
+    about: dict[str, Any] = {"name": feature.name}
+    if feature.column != feature.name:
+        about["column"] = feature.column
+    if feature.kind == "numeric":
+        return about if feature.width == 1 else {**about, "width": feature.width}
+    about["vocab_size"] = feature.vocab_size
+    vocabulary = encoder.vocabularies.get(feature.name)
     if isinstance(vocabulary, HashedVocabulary):
         about["expected_collisions"] = vocabulary.expected_collisions
     return about

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data import Encoder, Split
+from crossrank.data.rows import EncodedRows
 from crossrank.evaluation.grouped import Floats, weighted_mean
 from crossrank.evaluation.intervals import measure_intervals
 from crossrank.evaluation.metrics import measure, sigmoid
@@ -148,7 +149,7 @@ def _by_value(rows: Split, answered: _Answers, encoder: Encoder) -> Iterator[tup
         ids = np.asarray(rows.categorical[:, position])[answered.places]
         name = namer(encoder, column.name)
         yield column.name, group_metrics(ids, answered.labels, answered.logits, kind, name=name, weights=weights)
-    numbers = raw_numbers(encoder, np.asarray(rows.numeric[answered.places]))
+    numbers = raw_numbers(encoder, EncodedRows(rows.categorical[answered.places], rows.numeric[answered.places]))
     for number, values in zip(encoder.schema.numeric, numbers.T, strict=True):
         masks = [(text, 0, mask) for text, mask in number_ranges(values)]
         yield number.name, _metrics_of(masks, answered.labels, answered.logits, kind, weights)

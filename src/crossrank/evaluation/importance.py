@@ -1,7 +1,8 @@
 """What single features are worth to a model, and how its answer moves with their values.
 
-- **importance** of a feature: how much the criterion (log loss, or RMSE for a number) rises when the feature's cells
-  are shuffled among the rows, so that they no longer belong to them: the mean over a few shuffles. Features that say
+- **importance** of a feature, here a column of the table: how much the criterion (log loss, or RMSE for a number) rises
+  when its cells are shuffled among the rows, so that they no longer belong to them: the mean over a few shuffles. All
+  slots of x0 that are made of a column are shuffled together. Features that say
   the same share their importance, for each can stand in for the other.
 - **partial dependence**: the mean answer when all rows are given one and the same value of a feature, the others
   staying as they are.
@@ -89,11 +90,13 @@ def measure_importance(model: Model, rows: Split, encoder: Encoder) -> dict[str,
 
 
 class _Feature(NamedTuple):
-    """A feature, and its position among those of its kind."""
+    """A column, and where its cells are: columns of ids, of numbers, and the number of its bag if it has one."""
 
     name: str
     kind: str
-    position: int
+    ids: Positions
+    numbers: Positions
+    bag: int | None
 
 
 class _Change(NamedTuple):
@@ -104,10 +107,16 @@ class _Change(NamedTuple):
 
 
 def _features(encoder: Encoder) -> Iterator[_Feature]:
+    places: dict[str, dict[str, list[int]]] = {column.name: {} for column in encoder.schema.features}
     counts = Counter[str]()
     for feature in encoder.features:
-        yield _Feature(feature.name, feature.kind, counts[feature.kind])
-        counts[feature.kind] += 1
+        start, width = counts[feature.kind], feature.width
+        places[feature.column].setdefault(feature.kind, []).extend(range(start, start + width))
+        counts[feature.kind] += width
+    for column in encoder.schema.features:
+        of_kind = places[column.name]
+        ids, numbers = (np.array(of_kind.get(kind, []), np.int64) for kind in ("categorical", "numeric"))
+        yield _Feature(column.name, column.kind, ids, numbers, next(iter(of_kind.get("multivalent", [])), None))
 
 
 def _spread(num_rows: int, most: float) -> Positions:
@@ -146,12 +155,10 @@ def _changed(rows: EncodedRows, places: Positions, changes: Sequence[_Change]) -
     lent: dict[int, Positions] = {}  # by bag
     for number, (feature, lenders) in enumerate(changes):
         part = slice(number * len(places), (number + 1) * len(places))
-        if feature.kind == "categorical":
-            changed.categorical[part, feature.position] = rows.categorical[lenders, feature.position]
-        elif feature.kind == "numeric":
-            changed.numeric[part, feature.position] = rows.numeric[lenders, feature.position]
-        else:
-            lent.setdefault(feature.position, usual.copy())[part] = lenders
+        changed.categorical[part, feature.ids] = rows.categorical[lenders[:, None], feature.ids]
+        changed.numeric[part, feature.numbers] = rows.numeric[lenders[:, None], feature.numbers]
+        if feature.bag is not None:
+            lent.setdefault(feature.bag, usual.copy())[part] = lenders
     bags = tuple(
         rows.take(lent[position]).bags[position] if position in lent else bag
         for position, bag in enumerate(changed.bags)
@@ -181,7 +188,7 @@ def _dependence(
 
 def _quantiles(rows: EncodedRows, encoder: Encoder, feature: _Feature) -> Iterator[tuple[float, int, float]]:
     """Numbers spread evenly over the rows: each with a row that has it, and the share of rows it stands for."""
-    numbers = raw_numbers(encoder, rows.numeric)[:, feature.position]
+    numbers = raw_numbers(encoder, rows)[:, list(encoder.numbers).index(feature.name)]
     order = np.argsort(numbers, kind="stable")[: np.count_nonzero(~np.isnan(numbers))]
     parts = [part for part in np.array_split(order, QUANTILES) if len(part)]
     middles = np.array([part[len(part) // 2] for part in parts], np.int64)
@@ -194,11 +201,11 @@ def _quantiles(rows: EncodedRows, encoder: Encoder, feature: _Feature) -> Iterat
 def _categories(rows: EncodedRows, encoder: Encoder, feature: _Feature) -> Iterator[tuple[str, int, float]]:
     """The most frequent cells: each with a row that has it, and the share of rows that have it."""
     name = namer(encoder, feature.name)
-    if feature.kind == "categorical":
-        cells: list[tuple[int, ...]] = [(id_,) for id_ in rows.categorical[:, feature.position].tolist()]
+    if feature.bag is None:
+        cells: list[tuple[int, ...]] = [(id_,) for id_ in rows.categorical[:, feature.ids[0]].tolist()]
         separator = ""
     else:
-        ids, offsets = rows.bags[feature.position]
+        ids, offsets = rows.bags[feature.bag]
         cells = [tuple(ids[start:stop].tolist()) for start, stop in pairwise(offsets)]
         separator = next(one.separator for one in encoder.schema.multivalent if one.name == feature.name)
     for cell, count in islice(Counter(cells).most_common(), CATEGORIES):

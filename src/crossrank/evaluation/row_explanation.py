@@ -114,8 +114,8 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
         logit,
         parts.base.item(),
         _sorted(
-            {"feature": name, "value": row[name], "contribution": value}
-            for name, value in zip(names, parts.alone.tolist(), strict=True)
+            {"feature": slot.name, "value": row[slot.column], "contribution": value}
+            for slot, value in zip(model.layout.slots, parts.alone.tolist(), strict=True)
         ),
         _sorted(
             {"left": names[i], "right": names[j], "contribution": pairs[i][j]}
@@ -140,8 +140,7 @@ def average_row(model: Model, encoder: Encoder) -> Tensor:
     for i, slot in enumerate(model.layout.embedded):
         counts = torch.from_numpy(encoder.counts(slot.name)).to(model.embedding.weight)  # (v,)
         parts.append(counts / counts.sum().clamp_min(1) @ model.embedding.table(i))  # (e,)
-    missing = encoder.encode_rows([dict.fromkeys(encoder.schema.names)])  # a missing number becomes the mean
-    return torch.cat([*parts, torch.from_numpy(missing.numeric[0])])
+    return torch.cat([*parts, *(torch.from_numpy(slots.means()) for slots in encoder.numbers.values())])
 
 
 def _by_taylor(model: Model, x0: Tensor, mean: Tensor, logit: float) -> _Parts | None:

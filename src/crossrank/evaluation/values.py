@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from crossrank.data import MISSING_ID, UNSEEN_ID, Encoder
+from crossrank.data.rows import EncodedRows
 from crossrank.evaluation.grouped import Floats
 
 MISSING = "<missing>"
@@ -16,22 +16,30 @@ DIGITS = 5  # below a column's usual size; float32 keeps six or seven
 
 
 def namer(encoder: Encoder, column: str) -> Callable[[Any], str]:
-    """What tells the text of an id of a categorical or multivalent column; missing and unseen ones say so."""
-    special, vocabulary = {MISSING_ID: MISSING, UNSEEN_ID: "<unseen>"}, encoder.vocabularies[column]
+    """What tells the text of an id of an embedded feature; missing and unseen ones say so."""
+    special, vocabulary = (
+        {MISSING_ID: MISSING, UNSEEN_ID: "<unseen>"},
+        {**encoder.vocabularies, **encoder.values}[column],
+    )
     return lambda id_: special.get(int(id_)) or str(vocabulary.text_of(int(id_)))
 
 
-def raw_numbers(encoder: Encoder, scaled: NDArray[np.float32]) -> Floats:
-    """The numbers behind scaled ones, NaN where one was missing: where it is what stands for a missing one, in a column
-    that has any among the training rows. Shape: (N, M) -> (N, M).
+def raw_numbers(encoder: Encoder, rows: EncodedRows) -> Floats:
+    """The numbers behind encoded rows, NaN where one was missing. Of a number that is a scalar alone it is where it is
+    what stands for a missing one, in a column that has any among the training rows. Shape: N rows -> (N, C).
     """
-    numbers = encoder.scaling.restore(scaled)
-    filled = encoder.scaling.scale(np.full((1, scaled.shape[1]), np.nan))
-    some_missing = np.array([encoder.statistics[column.name].missing > 0 for column in encoder.schema.numeric], bool)
+    numbers = encoder.raw_numbers(rows)
+    absent = np.isnan(numbers)
+    start = 0
+    for place, (name, slots) in enumerate(encoder.numbers.items()):
+        if slots.width == 1 and slots.values is None and encoder.statistics[name].missing:
+            absent[:, place] = rows.numeric[:, start] == slots.floats(np.array([np.nan]))[0, 0]
+        start += slots.width
+    numbers[np.isnan(numbers)] = 0.0
     for column, usual in zip(numbers.T, np.median(np.abs(numbers), axis=0), strict=True):
         if usual > 0:  # drop the digits that float32 does not keep: a 0 must not read 2e-08
             np.round(column, DIGITS - int(np.floor(np.log10(usual))), out=column)
-    numbers[(scaled == filled) & some_missing] = np.nan
+    numbers[absent] = np.nan
     return numbers
 
 

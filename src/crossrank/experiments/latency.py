@@ -35,4 +35,4 @@ def _blank(model: Model, num_rows: int) -> Features:
     of_kind = model.layout.of_kind
     bag = Bag(torch.zeros(num_rows, dtype=torch.int32), torch.arange(num_rows + 1))
     ids = torch.zeros(num_rows, len(of_kind("categorical")), dtype=torch.int32)
-    return Features(ids, torch.zeros(num_rows, len(of_kind("numeric"))), (bag,) * len(of_kind("multivalent")))
+    return Features(ids, torch.zeros(num_rows, model.layout.num_numbers), (bag,) * len(of_kind("multivalent")))

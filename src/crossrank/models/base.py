@@ -126,6 +126,6 @@ def embed(layout: InputLayout, *, dropout: float = 0.0) -> FeatureEmbedding:
         [slot.vocab_size for slot in layout.embedded],
         [slot.width for slot in layout.embedded],
         num_multivalent=len(layout.of_kind("multivalent")),
-        num_numeric=len(layout.of_kind("numeric")),
+        num_numeric=layout.num_numbers,
         dropout=dropout,
     )

@@ -119,7 +119,7 @@ def _shapes(model: Model, num_rows: int) -> Features:
     bag = Bag(torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows + 1, dtype=torch.int64))
     return Features(
         torch.empty(num_rows, len(of_kind("categorical")), dtype=torch.int64),
-        torch.empty(num_rows, len(of_kind("numeric"))),
+        torch.empty(num_rows, model.layout.num_numbers),
         (bag,) * len(of_kind("multivalent")),
     )
 

@@ -52,7 +52,7 @@ class DLRM(Model):
     def __init__(self, layout: InputLayout, settings: DLRMSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         self.fields = FieldStack(layout, needed_by="DLRM", numbers=False)
-        width, num_numbers = self.fields.width, len(layout.of_kind("numeric"))
+        width, num_numbers = self.fields.width, layout.num_numbers
         num_fields = self.fields.num_fields + bool(num_numbers)
         self.products = InnerProducts(num_fields, with_itself=settings.with_itself)
         if not self.products.num_pairs:

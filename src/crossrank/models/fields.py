@@ -14,8 +14,9 @@ from crossrank.schema import InputLayout
 class FieldStack(nn.Module):
     """x0 as one vector per feature: v_i for an embedded feature, x_j v_j for a number x_j with a learned v_j.
 
-    The numbers enter as Rendle's factorization machine has them, so that every field-based model crosses the same
-    fields; ``numbers=False`` leaves them out, for models that treat them apart.
+    A feature of several numbers, such as the pieces of one, is the sum Σ_k x_jk v_jk of theirs. The numbers enter as
+    Rendle's factorization machine has them, so that every field-based model crosses the same fields; ``numbers=False``
+    leaves them out, for models that treat them apart.
 
     Shape: x0 (B, D) -> (B, num_fields, width).
     Raises: ConfigError where the embedded features differ in width.
@@ -26,9 +27,9 @@ class FieldStack(nn.Module):
         self.width = layout.equal_width(needed_by=needed_by)
         self.num_embedded = len(layout.embedded)
         self.embedded_dim = self.num_embedded * self.width
-        num_numbers = len(layout.of_kind("numeric")) if numbers else 0
-        self.num_fields = self.num_embedded + num_numbers
-        self.vectors = nn.Parameter(torch.empty(num_numbers, self.width)) if num_numbers else None
+        self.widths = [slot.width for slot in layout.of_kind("numeric")] if numbers else []
+        self.num_fields = self.num_embedded + len(self.widths)
+        self.vectors = nn.Parameter(torch.empty(sum(self.widths), self.width)) if self.widths else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -39,7 +40,10 @@ class FieldStack(nn.Module):
         fields = x0[:, : self.embedded_dim].reshape(-1, self.num_embedded, self.width)  # (B, F, e)
         if self.vectors is None:
             return fields
-        numbers = x0[:, self.embedded_dim :, None] * self.vectors  # (B, M, e)
+        numbers = x0[:, self.embedded_dim :, None] * self.vectors  # (B, all numbers, e)
+        if max(self.widths) > 1:
+            parts = torch.split(numbers, self.widths, dim=1)
+            numbers = torch.stack([part.sum(dim=1) for part in parts], dim=1)  # (B, M, e)
         return torch.cat([fields, numbers], dim=1)  # (B, F + M, e)
 
 
@@ -52,7 +56,7 @@ class LinearTerm(nn.Module):
     def __init__(self, layout: InputLayout) -> None:
         super().__init__()
         self.embedding = embed(layout.with_width(1))
-        self.numbers = nn.Parameter(torch.empty(len(layout.of_kind("numeric"))))
+        self.numbers = nn.Parameter(torch.empty(layout.num_numbers))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -37,7 +37,7 @@ class LogisticRegression(Model):
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         nn.init.zeros_(self.embedding.weight)
         self.num_embedded = len(layout.embedded)
-        self.output = OutputLayer(len(layout.of_kind("numeric")))
+        self.output = OutputLayer(layout.num_numbers)
         nn.init.zeros_(self.output.weight)
 
     def logits(self, x0: Tensor) -> Tensor:

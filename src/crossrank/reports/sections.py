@@ -186,9 +186,11 @@ def _dataset(run: Run) -> Markup:
     train_rows = 0
     for feature in encoder.features:
         if feature.kind == "numeric":
-            seen = encoder.statistics[feature.name]
+            seen = encoder.statistics[feature.column]
             total, missing, unseen = seen.count + seen.missing, seen.missing, None
             values = f"mean {amount(seen.mean, 3)}, deviation {amount(seen.deviation, 3)}"
+            if feature.width > 1 and seen.edges:
+                values = f"{feature.width} pieces from {amount(seen.edges[0], 3)} to {amount(seen.edges[-1], 3)}"
         else:
             counts = encoder.counts(feature.name)
             total, missing, unseen = int(counts.sum()), int(counts[MISSING_ID]), int(counts[UNSEEN_ID])

@@ -17,6 +17,7 @@ from crossrank.config import parse, setting
 from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
 
 FORMAT_VERSION = 1
+NUMBER_ENCODINGS = ("scalar", "values", "pieces")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,10 +53,14 @@ class Multivalent:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Numeric:
-    """A column with a number, made fit for a network by ``standardize(log(max(x + log_shift, 1)))``.
+    """A column with a number, as one or several slots of x0, each after ``log(max(x + log_shift, 1))``.
+
+    ``scalar``: standardized; a missing number becomes the training mean. ``values``: the id of its value, or of a bin
+    of values. ``pieces``: how far it has come in each of up to 16 ranges. Several are joined, as in ``scalar+values``.
+    Left ``auto``, the training rows decide (:mod:`crossrank.data.number_codes`).
 
     The logarithm is taken where ``log_shift`` is given. Numbers below ``1 - log_shift`` count as ``1 - log_shift``, so
-    the logarithm is never negative or undefined. A missing number becomes the training mean.
+    the logarithm is never negative or undefined.
     """
 
     kind: ClassVar[str] = "numeric"
@@ -65,8 +70,16 @@ class Numeric:
     missing: tuple[str, ...] = setting(
         (), "texts that count as missing, whatever their case; an empty cell always does"
     )
+    encoding: str = setting("auto", "'scalar', 'values', 'pieces', several joined by '+', or 'auto'")
 
     def __post_init__(self) -> None:
+        words = self.encoding.split("+")
+        if words != ["auto"] and (not {*words} <= {*NUMBER_ENCODINGS} or len({*words}) < len(words)):
+            raise SchemaError(
+                f"encoding of column '{self.name}' must be 'auto', or one or several of {listing(NUMBER_ENCODINGS)}; "
+                f"got '{self.encoding}'.",
+                hint="Join several by '+', as in 'scalar+values+pieces'.",
+            )
         if self.log_shift is not None and not math.isfinite(self.log_shift):
             raise SchemaError(f"log_shift of column '{self.name}' must be a finite number; got {self.log_shift}.")
         for text in self.missing:
@@ -75,6 +88,12 @@ class Numeric:
                     f"Texts that count as missing must not be numbers; column '{self.name}' has '{text}'.",
                     hint="Empty such cells in the table instead.",
                 )
+
+    @property
+    def encodings(self) -> tuple[str, ...]:
+        """What it is encoded as, in the order of the slots; the scalar alone where nothing is decided yet."""
+        words = self.encoding.split("+") if self.encoding != "auto" else ["scalar"]
+        return tuple(word for word in NUMBER_ENCODINGS if word in words)
 
     @property
     def markers(self) -> frozenset[str]:

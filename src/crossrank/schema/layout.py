@@ -1,7 +1,8 @@
 """Which slice of x0 belongs to which feature.
 
 x0 = [x_embed,1; …; x_embed,n; x_dense]: the embedded single-valued features first, then the multivalent ones, then the
-numbers, each kind in the order of the schema.
+numbers, each kind in the order of the schema. A column of the schema may make several features, such as a number and
+the id of its value; each has a name of its own.
 """
 
 from __future__ import annotations
@@ -19,11 +20,19 @@ KINDS: tuple[Kind, ...] = ("categorical", "multivalent", "numeric")
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A feature after encoding: its table has ``vocab_size`` rows, or none where it is numeric."""
+    """A feature after encoding: a table of ``vocab_size`` rows, or, where it is numeric, ``width`` numbers.
+
+    ``column`` is the column of the schema that it is made of: the one of its own name, if not given.
+    """
 
     name: str
     kind: Kind
     vocab_size: int = 0
+    width: int = 1
+    column: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "column", self.column or self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +44,7 @@ class Slot:
     vocab_size: int
     start: int
     width: int
+    column: str
 
     @property
     def stop(self) -> int:
@@ -97,7 +107,8 @@ class InputLayout:
         slots: list[Slot] = []
         for feature in sorted(features, key=lambda feature: KINDS.index(feature.kind)):
             start = slots[-1].stop if slots else 0
-            slots.append(Slot(feature.name, feature.kind, feature.vocab_size, start, widths.get(feature.name, 1)))
+            width = widths.get(feature.name, feature.width)
+            slots.append(Slot(feature.name, feature.kind, feature.vocab_size, start, width, feature.column))
         return cls(tuple(slots))
 
     @property
@@ -114,6 +125,11 @@ class InputLayout:
         """The slots that come out of embedding tables: single-valued first, then multivalent."""
         return tuple(slot for slot in self.slots if slot.kind != "numeric")
 
+    @property
+    def num_numbers(self) -> int:
+        """How many numbers of x0 come from no table; a numeric slot may have several."""
+        return sum(slot.width for slot in self.slots if slot.kind == "numeric")
+
     def of_kind(self, kind: Kind) -> tuple[Slot, ...]:
         return tuple(slot for slot in self.slots if slot.kind == kind)
 
@@ -125,7 +141,7 @@ class InputLayout:
 
     def with_width(self, width: int) -> InputLayout:
         """The same features, every embedded one of this width."""
-        features = [Feature(slot.name, slot.kind, slot.vocab_size) for slot in self.slots]
+        features = [Feature(slot.name, slot.kind, slot.vocab_size, slot.width, slot.column) for slot in self.slots]
         return InputLayout.plan(features, embedding_dim=width)
 
     def equal_width(self, *, needed_by: str) -> int:

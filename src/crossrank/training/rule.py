@@ -30,10 +30,8 @@ from crossrank.training.idle import (
     EPSILON,
     SMALL,
     Curves,
-    Weights,
     as_fraction,
     decay_at,
-    step_through,
     stretch,
 )
 from crossrank.training.schedule import ScheduleName, factors
@@ -202,11 +200,14 @@ class UpdateRule:
         rows = (((square > 0) & (square < SMALL**2)).any(dim=1) & (since < EARLY)).nonzero()[:, 0]
         if len(rows) == 0:
             return since
-        parts = [part for part in (weight, mean, square, average) if part is not None]
-        old = Weights(*(part[rows] for part in (weight, mean, square, weight if average is None else average)))
-        own = rate[rows] if isinstance(rate, Tensor) else rate
-        for part, new in zip(parts, step_through(old, since[rows, None], now, self.curves, own), strict=False):
-            part[rows] = new
+        for k in range(int(since[rows].min()) + 1, min(now, EARLY) + 1):
+            idle = rows[since[rows] < k]
+            own = rate[idle] if isinstance(rate, Tensor) else rate
+            w, m, v, a = weight[idle], mean[idle], square[idle], None if average is None else average[idle]
+            self.step(w, m, v, a, torch.zeros_like(w), step=k, rate=own, shrink=self.curves.shrink)
+            weight[idle], mean[idle], square[idle] = w, m, v
+            if average is not None and a is not None:
+                average[idle] = a
         return since.index_fill(0, rows, min(now, EARLY)).maximum(since)
 
 

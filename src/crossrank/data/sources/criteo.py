@@ -41,6 +41,9 @@ def schema(*, min_count: int = 10) -> Schema:
         min_count: categories seen less often in training share one id. Published comparisons use 10; the paper speaks
             of 2.3 million ids in all, which takes a lower threshold.
     """
-    numeric = [Numeric(name=name, log_shift=4.0 if name == "I2" else 1.0, standardize=False) for name in NUMERIC]
+    numeric = [
+        Numeric(name=name, log_shift=4.0 if name == "I2" else 1.0, standardize=False, encoding="scalar")
+        for name in NUMERIC
+    ]
     categorical = [Categorical(name=name, min_count=min_count) for name in CATEGORICAL]
     return Schema([*numeric, *categorical], Label(name="label"))

@@ -1,0 +1,238 @@
+"""Numbers as more than one scalar: the id of their value, and piecewise-linear pieces.
+
+All of them see a number after its logarithm, if its column takes one.
+
+- **values**: an embedded slot. Training numbers are put into bins that do not overlap, and a number has the id of the
+  bin it lies in or nearest to: ``id = FIRST_ID + how many thresholds are at or below x``, with a threshold halfway
+  between the largest number of each bin and the smallest of the next; beyond the ends the last bin counts. A number
+  weighs half its share of the rows and half its share of the distinct numbers. Where those seen at least three times
+  are at most 256 and have most of the weight, each is a bin. Otherwise bins have equal weights, so that a number that
+  most rows have is alone, and the others are still told apart.
+- **pieces**: a numeric slot of K numbers ``z_k = clip((x - t_{k-1}) / (t_k - t_{k-1}), 0, 1)``, the edges t at equal
+  steps through the sorted distinct numbers. Beyond the ends nothing changes any more. An outlier among the training
+  numbers widens the last piece only.
+
+A missing number has an id of its own. As pieces it is all zeros, and a slot of its own says so; where no training row
+lacks the number, such a slot would learn nothing, and the mean of the pieces stands for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossrank.data.numbers import Doubles
+from crossrank.data.rows import Floats, Ids
+from crossrank.data.scaling import NumericStatistics, Scaling, log_shifts, undo_logs
+from crossrank.data.text import splitmix64
+from crossrank.data.vocabulary import FIRST_ID, MISSING_ID
+from crossrank.schema import Feature, Numeric
+
+Counts: TypeAlias = NDArray[np.int64]
+OFTEN = 3  # times that a number is seen, to have an id of its own
+MOST_VALUES = 256
+ENOUGH_WEIGHT = 0.75
+MOST_PIECES = 16
+MOST_DISTINCT = 1 << 17
+HEAVY = 1 / 1024  # the share of rows from which on a number is never left out
+
+
+class NumberVocabulary:
+    """The bins of a column's values, by id."""
+
+    def __init__(self, column: Numeric, known: NumericStatistics) -> None:
+        self.column = column.name
+        self._lows, self._highs = np.asarray(known.lows, np.float64), np.asarray(known.highs, np.float64)
+        self.counts, self._shifts = np.asarray(known.counts, np.int64), log_shifts([column])
+        self._thresholds = (self._highs[:-1] + self._lows[1:]) / 2
+
+    @property
+    def size(self) -> int:
+        return len(self.counts)
+
+    def ids(self, logged: Doubles) -> Ids:
+        """(N,), NaN for missing -> (N,)."""
+        ids = np.searchsorted(self._thresholds, logged, side="right") + FIRST_ID
+        return np.where(np.isnan(logged), MISSING_ID, ids).astype(np.uint32)
+
+    def text_of(self, id_: int) -> str:
+        low, high = undo_logs(np.array([[ends[id_ - FIRST_ID]] for ends in (self._lows, self._highs)]), self._shifts)
+        return f"{low[0]:.6g}" if low == high else f"{low[0]:.6g} to {high[0]:.6g}"
+
+    def middles(self, ids: Ids) -> Doubles:
+        """Numbers after their logarithm, one of each bin; NaN for missing."""
+        middles = np.full(self.size, np.nan)
+        middles[FIRST_ID:] = (self._lows + self._highs) / 2
+        return middles[ids]
+
+
+class NumberSlots:
+    """How a numeric column fills slots of x0.
+
+    Attributes:
+        values: the bins of its embedded slot, if it has one.
+        numeric: its numeric slots, which lie side by side, ``width`` numbers in all.
+    """
+
+    def __init__(self, column: Numeric, known: NumericStatistics) -> None:
+        name, self._column, self._known = column.name, column, known
+        self.value_name = f"{name} (value)"
+        self.values = NumberVocabulary(column, known) if "values" in column.encodings else None
+        self._scalar, self._pieces = "scalar" in column.encodings, "pieces" in column.encodings
+        self._tells_missing = self._pieces and known.missing > 0
+        self.numeric = (
+            *([Feature(name, "numeric")] if self._scalar else []),
+            *([Feature(f"{name} (pieces)", "numeric", 0, len(known.edges or ()) - 1, name)] if self._pieces else []),
+            *([Feature(f"{name} (missing)", "numeric", column=name)] if self._tells_missing else []),
+        )
+        self.width = sum(feature.width for feature in self.numeric)
+
+    @cached_property
+    def scaling(self) -> Scaling:
+        return Scaling([self._column], {self._column.name: self._known})
+
+    def floats(self, logged: Doubles, scaled: Floats | None = None) -> Floats:
+        """The numeric slots of numbers after their logarithm, scaled if that is done already: (N,) -> (N, width)."""
+        parts: list[NDArray[Any]] = []
+        if self._scalar:
+            parts.append(self.scaling.scale(logged[:, None]) if scaled is None else scaled[:, None])
+        if self._pieces:
+            parts.append(self._pieces_of(logged))
+        if self._tells_missing:
+            parts.append(np.isnan(logged)[:, None])
+        return np.concatenate([np.empty((len(logged), 0)), *parts], axis=1, dtype=np.float32)
+
+    def _pieces_of(self, logged: Doubles) -> Doubles:
+        pieces = pieces_of(logged, np.asarray(self._known.edges))
+        filled = np.zeros(pieces.shape[1]) if self._tells_missing else np.asarray(self._known.piece_means)
+        return np.where(np.isnan(pieces), filled, pieces)
+
+    def means(self) -> Floats:
+        """The mean over the training rows of each number: (width,)."""
+        known = self._known
+        scaled = self.scaling.scale(np.array([[np.nan]]))[0]  # a missing number becomes the mean
+        share = known.missing / max(known.missing + known.count, 1)
+        parts = [scaled] if self._scalar else []
+        if self._pieces:
+            parts.append(np.asarray(known.piece_means) * (1 - share if self._tells_missing else 1))
+        return np.concatenate([*parts, [share] if self._tells_missing else []]).astype(np.float32)
+
+    def numbers(self, floats: Floats, ids: Ids | None) -> Doubles:
+        """The numbers behind slots, by the most exact one: (N, width), (N,) -> (N,); NaN where one says it is missing.
+
+        A missing number of which the slots do not say so comes back as what stands for it.
+        """
+        middles = None if self.values is None or ids is None else self.values.middles(ids)
+        if self._scalar:
+            numbers = self.scaling.restore(floats[:, :1])[:, 0]
+        else:
+            edges = np.asarray(self._known.edges)
+            logged = edges[0] + floats[:, : len(edges) - 1] @ np.diff(edges) if self._pieces else middles
+            numbers = undo_logs(np.asarray(logged)[:, None], log_shifts([self._column]))[:, 0]
+        missing = np.zeros(len(floats), bool) if middles is None else np.isnan(middles)
+        return np.where(missing | (floats[:, -1] == 1) if self._tells_missing else missing, np.nan, numbers)
+
+
+class DistinctNumbers:
+    """The distinct numbers of a column and how often there is each, from chunks.
+
+    Exact while there are up to 2¹⁷. Beyond, those with the smallest hashes are kept, an even sample of the distinct
+    numbers that does not depend on their order, and those that at least one of 1,024 rows had so far.
+    """
+
+    def __init__(self) -> None:
+        self._values, self._counts = np.empty(0), np.empty(0, np.int64)
+        self._rows, self._limit = 0, np.uint64(2**64 - 1)
+
+    def add(self, numbers: Doubles, counts: Counts | None = None) -> None:
+        """More numbers, NaN for missing, and how often there is each, once if None: (N,)."""
+        there = ~np.isnan(numbers) if counts is None else ~np.isnan(numbers) & (counts > 0)
+        often = np.ones(len(numbers), np.int64) if counts is None else counts
+        self._rows += int(often[there].sum())
+        values, often = _merged(numbers[there] + 0.0, often[there])  # -0.0 is 0.0
+        if self._limit < np.uint64(2**64 - 1):
+            kept = (_hashes(values) <= self._limit) | np.isin(values, self._values)
+            values, often = values[kept], often[kept]
+        self._values, self._counts = _merged(np.append(self._values, values), np.append(self._counts, often))
+        if len(self._values) > 2 * MOST_DISTINCT:
+            self._thin()
+
+    def _thin(self) -> None:
+        hashes = _hashes(self._values)
+        if len(hashes) > MOST_DISTINCT:
+            self._limit = min(self._limit, np.partition(hashes, MOST_DISTINCT - 1)[MOST_DISTINCT - 1])
+        kept = (hashes <= self._limit) | (self._counts >= HEAVY * self._rows)
+        self._values, self._counts = self._values[kept], self._counts[kept]
+
+    def finish(self) -> tuple[Doubles, Counts]:
+        """The numbers in order, and how many rows each stands for."""
+        self._thin()
+        sampled, total = _hashes(self._values) <= self._limit, int(self._counts.sum())
+        if total == self._rows:
+            return self._values, self._counts
+        known = int(self._counts[sampled].sum())
+        share = (self._rows - total + known) / max(known, 1)
+        return self._values, np.where(sampled, np.rint(self._counts * share), self._counts).astype(np.int64)
+
+
+def _hashes(values: Doubles) -> NDArray[np.uint64]:
+    return np.asarray(splitmix64(values.view(np.uint64)), np.uint64)
+
+
+def _merged(values: Doubles, counts: Counts) -> tuple[Doubles, Counts]:
+    distinct, which = np.unique(values, return_inverse=True)
+    return distinct, np.bincount(which, counts, len(distinct)).astype(np.int64)
+
+
+def learn(column: Numeric, known: NumericStatistics, distinct: DistinctNumbers) -> tuple[Numeric, NumericStatistics]:
+    """The column, its encoding decided, and its statistics with the bins and edges that this needs."""
+    values, counts = distinct.finish()
+    if not len(values):
+        values, counts = np.zeros(1), np.zeros(1, np.int64)
+    column = _decided(column, known)
+    found: dict[str, Any] = {}
+    if "values" in column.encodings:
+        lows, highs = bins_of(values, counts)
+        found |= {"lows": lows.tolist(), "highs": highs.tolist(), "counts": [0] * (FIRST_ID + len(lows))}
+        ids = NumberVocabulary(column, dataclasses.replace(known, **found)).ids(values)
+        found["counts"] = [known.missing, 0, *np.bincount(ids - FIRST_ID, counts).astype(np.int64).tolist()]
+    if "pieces" in column.encodings:
+        edges = edges_of(values)
+        means = counts @ pieces_of(values, edges) / max(int(counts.sum()), 1)
+        found |= {"edges": edges.tolist(), "piece_means": means.tolist()}
+    return column, dataclasses.replace(known, **found)
+
+
+def bins_of(values: Doubles, counts: Counts) -> tuple[Doubles, Doubles]:
+    """The smallest and the largest number of each bin, of the sorted distinct numbers and how often there is each."""
+    often, rows = counts >= OFTEN, int(counts.sum())
+    weights = (counts / max(rows, 1) + 1 / len(values)) / 2
+    if often.sum() <= MOST_VALUES and weights[often].sum() >= ENOUGH_WEIGHT:
+        return values[often], values[often]
+    num_bins = min(MOST_VALUES, max(rows // OFTEN, 1))
+    which = np.floor((weights.cumsum() - weights / 2) * num_bins)
+    first = np.append(True, np.diff(which) > 0)
+    return values[first], values[np.append(first[1:], True)]
+
+
+def edges_of(values: Doubles) -> Doubles:
+    """The edges of the pieces, of the sorted distinct numbers; a single one is where the only piece starts."""
+    if len(values) < 2:
+        return np.array([values[0], values[0] + max(1.0, abs(values[0]))])
+    num_pieces = min(MOST_PIECES, len(values) - 1)
+    return values[np.rint(np.linspace(0, len(values) - 1, num_pieces + 1)).astype(np.int64)]
+
+
+def pieces_of(logged: Doubles, edges: Doubles) -> Doubles:
+    """How far each number has come in each piece: (N,), (K + 1,) -> (N, K)."""
+    with np.errstate(over="ignore"):  # a piece may be as narrow as float64 has it
+        return ((logged[:, None] - edges[:-1]) / np.diff(edges)).clip(0, 1)
+
+
+def _decided(column: Numeric, known: NumericStatistics) -> Numeric:
+    """The column with an encoding in place of ``auto``."""
+    return column if column.encoding != "auto" else dataclasses.replace(column, encoding="scalar")
