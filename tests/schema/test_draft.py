@@ -75,7 +75,7 @@ def test_a_weight_must_weigh_and_a_group_must_group():
         ([1, 2, 1, 2], ("1", "2")),
         (["2.0", "1.0", "1"], ("1", "2")),
         ([-1, 1, 1], ("-1", "1")),
-        (["yes", "no ", "yes"], ("no", "yes")),
+        (["paid ", "free", "paid"], ("free", "paid")),
         (["M", "B", "NA"], ("B", "M")),
     ],
 )
@@ -83,6 +83,42 @@ def test_a_label_of_two_values_is_binary_and_says_which_counts_as_one(values, cl
     draft = draft_schema({"y": values, "a": ["x", "y", "x", "x"][: len(values)]})
     assert draft.label == Label(name="y", classes=classes)
     assert f"'{classes[1]}' counts as 1" in draft.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["yes", "no", "Yes", "NO"], ("no", "yes")),
+        (["clicked", "not clicked"], ("not clicked", "clicked")),
+        (["churn", "no churn"], ("no churn", "churn")),
+        (["N", "Y", "Y"], ("N", "Y")),
+        (["on", "off"], ("off", "on")),
+    ],
+)
+def test_the_positive_one_of_yes_and_no_needs_no_note(values, classes):
+    draft = draft_schema({"y": values, "a": ["x", "y", "x", "x"][: len(values)]})
+    assert draft.label == Label(name="y", classes=classes)
+    assert draft.notes == []
+
+
+@pytest.mark.parametrize(
+    ("values", "positive", "classes"),
+    [
+        (["free", "paid"], "Free", ("paid", "free")),
+        ([0, 1], "0", ("1", "0")),
+        (["1.0", "2.0"], "1", ("2", "1")),
+        (["yes", "no"], "no", ("yes", "no")),
+    ],
+)
+def test_the_positive_value_may_be_named(values, positive, classes):
+    draft = draft_schema({"y": values, "a": ["x", "y"]}, positive=positive)
+    assert draft.label == Label(name="y", classes=classes) and draft.notes == []
+
+
+@pytest.mark.parametrize("values", [["free", "paid"], [0.5, 1.5, 2.5], [0, 1]])
+def test_a_positive_value_that_the_label_lacks_is_refused(values):
+    with pytest.raises(SchemaError, match="one of the two values of label 'y'; got 'maybe'"):
+        draft_schema({"y": values, "a": ["x", "y", "x"][: len(values)]}, positive="maybe")
 
 
 def test_a_number_that_may_be_a_class_is_noted():
@@ -142,7 +178,7 @@ def test_a_draft_tells_its_columns_what_is_missing_what_is_left_out_and_why():
         "weight": [1.0] * ROWS,
         "key": [f"k{i}" for i in range(ROWS)],
         "still": ["x"] * ROWS,
-        "y": ["no", "yes"] * (ROWS // 2),
+        "y": ["free", "paid"] * (ROWS // 2),
     }
     *lines, note = draft_schema(table).lines()
     assert lines == [

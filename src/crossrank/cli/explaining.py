@@ -146,7 +146,7 @@ def _features(run: Path, *, top: int) -> Found:
     opened = Run.open(run)
     features = opened.importance[:top]
     rows = [(one["feature"], f"{one['importance']:.5f}", f"{one['deviation']:.5f}") for one in features]
-    metric = "log loss" if opened.schema.label.kind == "binary" else "RMSE"
+    metric = "RMSE" if opened.schema.label.kind == "real" else "log loss"
     title = f"importance: how much the {metric} rises when a feature is shuffled"
     absent = "this run was trained before importance was kept: train it again"
     return Found(features, title, ("feature", "importance", "deviation"), rows, absent=absent)

@@ -33,7 +33,7 @@ def data_describe(
     if as_json:
         print(json.dumps(told.to_dict()))
         return
-    mean = "" if told.label is None else f", mean of '{told.label}' {told.label_rate:.4f}"
+    mean = "" if told.label_rate is None else f", mean of '{told.label}' {told.label_rate:.4f}"
     headings = ("column", "kind", "values", "missing", f"seen < {min_count}", "signal", "most frequent")
     rows = []
     for column in told.columns:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 200_000
 FEWEST_ROWS = 50  # fewer may agree with the label by chance
 TOP = 3
-LEAK: dict[LabelKind, float] = {"binary": 0.8, "real": 0.99}  # numbers that explain each other well are common
+LEAK: dict[LabelKind, float] = {"binary": 0.8, "classes": 0.8, "real": 0.99}  # numbers often explain each other
 BINS = 64
 ROWS_OF_A_BIN = 20  # at least, to know its rate of the label
 
@@ -91,7 +91,8 @@ def describe(
         train, target = source.train, source.schema.label
         some = train.rows.slice(0, min(train.num_rows, SAMPLE_ROWS))
         columns = _summarise(source.encoder, train.num_rows, some.encoded, some.labels, min_count)
-        return Description(str(source.path), train.num_rows, target.name, float(train.labels.mean()), columns)
+        rate = None if target.kind == "classes" else float(train.labels.mean())
+        return Description(str(source.path), train.num_rows, target.name, rate, columns)
     return _describe_table(source, schema, label, min_count)
 
 
@@ -129,6 +130,7 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
         for column in sorted(columns, key=lambda column: table.columns.index(column.name))
     ]
     name, rate = (draft.label.name, total / rows) if draft.label else (None, None)
+    rate = None if draft.label and draft.label.kind == "classes" else rate
     return Description(table.name, rows, name, rate, columns, draft.left_out, draft.notes)
 
 
@@ -165,7 +167,8 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
 
 def _summarise(encoder: Encoder, rows: int, sample: EncodedRows, labels: Floats, min_count: int) -> list[ColumnSummary]:
     """Each column of the encoder; without labels, or with a few only, none has a signal."""
-    kind, told = encoder.schema.label.kind, len(labels) >= FEWEST_ROWS
+    kind = encoder.schema.label.kind
+    told = len(labels) >= FEWEST_ROWS and kind != "classes"
     columns = []
     for i, column in enumerate(encoder.schema.categorical):
         signal = _signal(sample.categorical[:, i], labels, kind) if told else None

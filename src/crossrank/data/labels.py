@@ -37,7 +37,7 @@ def labels_of_chunk(chunk: Chunk, label: Label) -> Floats:
     column = chunk.column(label.name)
     labels, bad = _parse_labels(column, label)
     classes = " or ".join(label.classes or ("0", "1"))
-    wanted = classes if label.kind == "binary" else "a finite number in every row"
+    wanted = classes if label.kind != "real" else "a finite number in every row"
     hint = "Map it first, or drop those rows."
     _refuse(bad, column, f"Label '{label.name}' must be {wanted}", chunk.where, hint=hint)
     return labels
@@ -76,15 +76,16 @@ def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:
 
 
 def _parse_classes(column: pl.Series, classes: Sequence[str]) -> tuple[Floats, Mask]:
-    """0 for the first class and 1 for the second; they are compared as numbers where both are."""
+    """The position of each row's class; compared as numbers where all classes are, else whatever their case."""
     try:
-        first, second = map(number_of_value, classes)
-        numbers, bad = parse_column(column)
-        return _single(1.0 * (numbers == second)), bad | ((numbers != first) & (numbers != second))
+        numbers, _ = parse_column(column)
+        match = [numbers == number_of_value(text) for text in classes]
     except ValueError:
-        texts = text_of_series(column).str.strip_chars()
-        is_first, is_second = ((texts == text.strip()).fill_null(False).to_numpy() for text in classes)
-        return is_second.astype(np.float32), ~(is_first | is_second)
+        texts, wanted = text_of_series(column).str.strip_chars(), [text.strip() for text in classes]
+        if len({text.lower() for text in wanted}) == len(wanted):
+            texts, wanted = texts.str.to_lowercase(), [text.lower() for text in wanted]
+        match = [(texts == text).fill_null(False).to_numpy() for text in wanted]
+    return np.argmax(match, axis=0).astype(np.float32), ~np.any(match, axis=0)
 
 
 def _parse_weights(column: pl.Series) -> tuple[Floats, Mask]:

@@ -52,7 +52,7 @@ def prepare(
     """Encode a table of any size into a dataset folder.
 
     Args:
-        source: what :func:`open_table` opens.
+        source: what :func:`open_table` opens, or the rows of each split as :func:`open_splits` opens them.
         schema: what each column means.
         into: the folder to make; it is complete or absent, also when this is interrupted.
         split: which rows train, validate and test.
@@ -68,7 +68,7 @@ def prepare(
     """
     table = open_table(source, on_error=on_error, **table_options)
     check_columns(schema.required, table.columns, table.name)
-    settings = split or SplitSettings()
+    settings, _ = (split or SplitSettings()).decided(table, schema)
     np.empty(KEPT_BYTES, np.uint8)  # freed at once
     with DatasetWriter(into, schema, overwrite=overwrite) as writer, Phases(shown=progress) as phases:
         spool = Spool(writer.folder / "spool", schema)

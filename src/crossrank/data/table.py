@@ -35,6 +35,7 @@ class Chunk:
         first_row: the position of the first row in the whole table, counted from 0.
         share_done: an estimate of how much of the table is read, from 0 to 1.
         numbers: each row's number in its source, counted from 1 in the unit.
+        part: the position of its part in the table.
     """
 
     frame: pl.DataFrame
@@ -44,6 +45,7 @@ class Chunk:
     unit: str
     numbers: Sequence[int]
     words: Mapping[str, Words] = dataclasses.field(default_factory=dict)
+    part: int = 0
 
     def column(self, name: str) -> pl.Series:
         """A column, whether it came as words or not."""
@@ -61,10 +63,11 @@ class Table:
         columns: the names, in the order of the first part.
         name: what messages call it.
         skipped: with ``on_error="skip"``, how many rows the last full pass left out, by reason.
+        part_splits: the split of each part, 0 train, 1 valid, 2 test, where the parts are the splits; else empty.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = tuple(parts)
+    def __init__(self, parts: Sequence[Part], *, part_splits: Sequence[int] = ()) -> None:
+        self.parts, self.part_splits = tuple(parts), tuple(part_splits)
         self.columns = self.parts[0].columns
         self.name = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
         self.skipped: Counter[str] = Counter()
@@ -116,7 +119,7 @@ class Table:
         for index, part in enumerate(self.parts):
             for piece in prefetch(_pieces(part, columns, rows, skipped, as_words), depth=1):
                 share = (index + piece.share_done) / len(self.parts)
-                yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words)
+                yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words, index)
                 first_row += piece.frame.height
         self.skipped = skipped
         if not first_row:
@@ -180,6 +183,25 @@ def open_table(
     if isinstance(source, Part):
         return Table([source])
     return Table([StreamPart(source) if isinstance(source, Iterator) else FramePart(frame_of(source))])
+
+
+def open_splits(*, train: Any, valid: Any = None, test: Any = None, **table_options: Any) -> Table:
+    """Open tables that are divided already as one table, whose rows keep their splits.
+
+    Args:
+        train: what :func:`open_table` opens: the only rows that an encoder learns from.
+        valid: the rows that choose the weights; left out, they are drawn from the training rows.
+        test: the rows that a finished run is measured on; may be left out.
+        **table_options: more for :func:`open_table`.
+
+    Example:
+        >>> table = open_splits(train={"x": [1, 2]}, test={"x": [3]})
+        >>> table.num_rows(), table.part_splits
+        (3, (0, 2))
+    """
+    opened = [None if one is None else open_table(one, **table_options) for one in (train, valid, test)]
+    parts = [(part, split) for split, table in enumerate(opened) if table is not None for part in table.parts]
+    return Table([part for part, _ in parts], part_splits=[split for _, split in parts])
 
 
 def _open_files(paths: Sequence[Path], separator: str | None, header: Sequence[str] | None, on_error: OnError) -> Table:

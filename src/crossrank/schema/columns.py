@@ -102,28 +102,44 @@ class Numeric:
 
 
 Column: TypeAlias = Categorical | Multivalent | Numeric
-LabelKind: TypeAlias = Literal["binary", "real"]
+LabelKind: TypeAlias = Literal["binary", "real", "classes"]
 COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-    """The column to predict: ``binary`` (0 or 1, trained with log loss) or ``real`` (a number, squared error).
+    """The column to predict: ``binary`` (0 or 1, trained with log loss), ``real`` (a number, squared error) or
+    ``classes`` (one of several, which are named; log loss of the softmax over a logit for each).
 
     ``classes`` are the two values of a binary label that are not 0 and 1, or true and false: the first counts as 0, the
-    second as 1.
+    second as 1. Their case does not matter, unless they differ in nothing else. ``negatives_kept`` is for tables in
+    which negative rows are a sample: each was kept with this probability.
     """
 
     name: str
     kind: LabelKind = "binary"
     classes: tuple[str, ...] = ()
+    negatives_kept: float | None = None
 
     def __post_init__(self) -> None:
-        if self.classes and (self.kind != "binary" or len(set(self.classes)) != 2 or len(self.classes) != 2):
+        kept = self.negatives_kept
+        if kept is not None and (self.kind != "binary" or not 0 < kept <= 1):
             raise SchemaError(
-                f"The classes of label '{self.name}' must be two values of a binary label; got {listing(self.classes)} "
-                f"for a {self.kind} one."
+                f"negatives_kept of label '{self.name}' must be above 0 and at most 1, and the label binary; got "
+                f"{kept} for a {self.kind} one."
             )
+        several = self.kind == "classes"
+        right = len(self.classes) >= 2 if several else not self.classes or len(self.classes) == 2
+        if not right or len(set(self.classes)) != len(self.classes) or (self.classes and self.kind == "real"):
+            raise SchemaError(
+                f"The classes of label '{self.name}' must be two different values of a binary label, or the values of "
+                f"one with several classes; got {listing(self.classes)} for the kind {self.kind}."
+            )
+
+    @property
+    def num_outputs(self) -> int:
+        """How many logits answer it."""
+        return len(self.classes) if self.kind == "classes" else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +151,7 @@ class Schema:
         label: the column to predict.
         weight: a column with a weight for each row's loss, if any.
         group: a column whose equal values belong together, such as a query or a user, for grouped metrics; if any.
+        time: a column that says when a row happened, if any; the rows are then split by it. It may also be a feature.
 
     Raises:
         SchemaError: for no features, a name used twice, or a feature or group that is also the label or the weight.
@@ -151,6 +168,7 @@ class Schema:
     label: Label
     weight: str | None = None
     group: str | None = None
+    time: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
@@ -194,6 +212,7 @@ class Schema:
             "label": _written(self.label),
             "weight": self.weight,
             "group": self.group,
+            **({"time": self.time} if self.time else {}),
             "features": [{"kind": column.kind, **_written(column)} for column in self.features],
         }
 
@@ -205,18 +224,19 @@ class Schema:
                 f"{source} must have format version {FORMAT_VERSION}; got {values['format_version']!r}.",
                 hint="It was written by another version of crossrank.",
             )
-        known = {"format_version", "label", "weight", "group", "features"}
+        known = {"format_version", "label", "weight", "group", "time", "features"}
         for key in values:
             if key not in known:
                 raise SchemaError(f"{source} has the unknown key '{key}'.", hint=did_you_mean(key, known))
         if not isinstance(values.get("label"), Mapping) or not isinstance(values.get("features"), list):
             raise SchemaError(f"{source} needs a 'label' object and a 'features' list.")
-        for key in ("weight", "group"):
+        for key in ("weight", "group", "time"):
             if not isinstance(values.get(key), str | None):
                 raise SchemaError(f"'{key}' of {source} must be the name of a column or null; got {values[key]!r}.")
         try:
             label = parse(Label, values["label"], path="label")
-            return cls([_column(item) for item in values["features"]], label, values.get("weight"), values.get("group"))
+            others = {key: values.get(key) for key in ("weight", "group", "time")}
+            return cls([_column(item) for item in values["features"]], label, **others)
         except ConfigError as error:
             raise SchemaError(f"{source} cannot be read: {error}") from None
 
@@ -237,7 +257,7 @@ class Schema:
         return cls.from_dict(values, source=str(path))
 
     @classmethod
-    def infer(cls, table: Any, *, label: str | None = None) -> Schema:
+    def infer(cls, table: Any, *, label: str | None = None, split: str | None = None) -> Schema:
         """Draft a schema by looking at a table; the person corrects what it got wrong.
 
         What may be wrong is warned of; :func:`crossrank.schema.draft.draft_schema` tells more, and does not warn.
@@ -245,10 +265,11 @@ class Schema:
         Args:
             table: a polars or pandas data frame, or a mapping from names to lists of values; some thousand rows do.
             label: the name of the label, where it is not one of the usual names (label, click, clicked, target, y).
+            split: the name of the column that names each row's split, where it is not called so; it is no feature.
         """
         from crossrank.schema.draft import draft_schema
 
-        return draft_schema(table, label=label).warned().schema
+        return draft_schema(table, label=label, split=split).warned().schema
 
 
 def _written(part: Column | Label) -> dict[str, Any]:

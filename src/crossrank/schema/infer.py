@@ -20,7 +20,7 @@ import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from itertools import chain, islice
 from statistics import fmean
@@ -36,6 +36,9 @@ MAX_CODES = 32  # whole numbers with at most this many values are codes: hours, 
 CODE_WORDS = {"id", "ids", "uid", "userid", "itemid", "code", "type", "category", "zip"}
 TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "at"}
 MARKERS = {"na", "n/a", "nan", "null", "none", "?", "-"}  # what people write for a missing number, in any case
+SPLIT_NAMES = {
+    "train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2
+}  # fmt: skip
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 PADDED = re.compile(r"0\d+", re.ASCII)  # 007, a code and not a number
@@ -235,3 +238,18 @@ def _separator(texts: list[str]) -> str | None:
         if pieces.total() / max(len(pieces), 1) >= 1.5 * len(texts) / len(set(texts)):
             return separator
     return None
+
+
+def split_of(text: Any) -> int | None:
+    """Which split a cell names, whatever its case: 0 train, 1 valid, 2 test; None where it names none."""
+    return SPLIT_NAMES.get(text.strip().lower()) if isinstance(text, str) else None
+
+
+def find_split(columns: Mapping[str, Iterable[Any]]) -> str | None:
+    """The column called split, if all its cells name a split.
+
+    >>> find_split({"split": ["train", "Test"], "age": [31, 40]})
+    'split'
+    """
+    named = (name for name in columns if name.lower() == "split")
+    return next((name for name in named if all(split_of(cell) is not None for cell in columns[name])), None)

@@ -36,8 +36,13 @@ class TrainingSettings:
     )
     loss: LossName = setting(
         "auto",
-        "what is made small: logloss, squared or pairwise (order inside a group); auto: logloss for a binary label, "
-        "squared for a number",
+        "what is made small: logloss, squared, pairwise (order inside a group) or softmax (log loss of classes); auto: "
+        "logloss for a binary label, squared for a number, softmax for classes",
+    )
+    positive_weight: float | Literal["balanced"] = setting(
+        1.0,
+        "how many times a positive row counts in the log loss; balanced: as much as makes both classes weigh the same. "
+        "Answers are corrected for it",
     )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     table_decay: float = setting(0.0, "ρ: at each step every embedding row shrinks by 1 - ρ times the learning rate")
@@ -61,6 +66,8 @@ class TrainingSettings:
         for key in ("clip_norm", "l2", "patience", "table_decay", "warmup_steps"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"training.{key} must not be negative; got {getattr(self, key)}.")
+        if self.positive_weight != "balanced" and not self.positive_weight > 0:
+            raise ConfigError(f"training.positive_weight must be positive; got {self.positive_weight}.")
         if not self.learning_rate > 0:
             raise ConfigError(f"training.learning_rate must be positive; got {self.learning_rate}.")
         if self.loss == "pairwise" and self.batch_size > LARGEST_PAIRED_BATCH:
