@@ -168,6 +168,7 @@ def train(
         clock = StepClock() if profile else None
         with interruptible(lambda: _how_to_resume(into)):
             run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
+        _say_filled_in(settings, run.config)
         if clock:
             _show_profile(clock.rows())
         _show_metrics(run.report["test" if "test" in run.report else "valid"], as_json)
@@ -252,6 +253,17 @@ def _refuse(where: str, **given: Any) -> None:
 def _say_skipped(table: Any) -> None:
     for reason, count in table.skipped.items():
         say(f"left out {count:,} rows: {reason}")
+
+
+def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
+    """Tell which settings were chosen for the table, because they were left out."""
+    from crossrank.config import flatten
+    from crossrank.training import Config
+
+    plain = flatten(Config.parse({**given, "split": config["split"]}).to_dict())
+    chosen = {key: value for key, value in flatten(config).items() if value != plain[key]}
+    if chosen:
+        say(f"left out, so chosen for these rows: {', '.join(f'{key}={value:g}' if isinstance(value, float) else f'{key}={value}' for key, value in chosen.items())}")
 
 
 def _how_to_resume(into: Path) -> str:
