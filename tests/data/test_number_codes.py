@@ -239,7 +239,33 @@ def test_an_encoder_from_before_there_were_encodings_has_scalars(tmp_path):
     assert np.array_equal(encoded(opened, [2.5, None]).numeric, encoded(encoder, [2.5, None]).numeric)
 
 
-@pytest.mark.parametrize("encoding", ["", "value", "scalar+scalar", "auto+pieces"])
+@pytest.mark.parametrize("encoding", ["", "value", "scalar+scalar", "auto+pieces", "missing"])
 def test_an_unknown_encoding_is_refused_with_the_known_ones(encoding):
-    with pytest.raises(SchemaError, match="must be 'auto', or one or several of 'scalar', 'values', 'pieces'"):
+    with pytest.raises(
+        SchemaError, match="must be 'auto', or one or several of 'scalar', 'values', 'pieces', 'missing'"
+    ):
         Numeric(name="x", encoding=encoding)
+
+
+def test_auto_looks_at_rows_distinct_numbers_columns_and_what_is_missing():
+    many, some = [float(k % 50) for k in range(1_000)], [float(k % 2) for k in range(1_000)]
+    cases = {
+        "scalar+values+pieces": [many, [*many, None]],
+        "scalar": [many[:999], some, [1.0, None] * 499],
+        "scalar+missing": [[*some, None], [1.0, None] * 500],
+    }
+    for encoding, columns in cases.items():
+        for values in columns:
+            (column,) = encoder_of(values, "auto").schema.numeric
+            assert column.encoding == encoding
+    wide = pl.DataFrame({f"x{k}": many for k in range(33)})
+    encoder = Encoder.fit(wide, Schema([Numeric(name=name) for name in wide.columns], Label(name="y")))
+    assert {column.encoding for column in encoder.schema.numeric} == {"scalar"}
+    number = Schema([Numeric(name="x0")], Label(name="y", kind="real"))
+    assert Encoder.fit(wide, number).schema.numeric[0].encoding == "scalar"
+
+
+def test_a_scalar_beside_a_slot_for_missing_tells_it_from_the_mean():
+    encoder = encoder_of([1.0, 2.0, 3.0, None], "scalar+missing")
+    assert [feature.name for feature in encoder.features] == ["x", "x (missing)"]
+    assert encoded(encoder, [2.0, None]).numeric.tolist() == [[0.0, 0.0], [0.0, 1.0]]

@@ -28,7 +28,7 @@ from crossrank.cli.app import (
     talk,
 )
 from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, listing
 
 Tracked = Literal["tensorboard", "mlflow"]
 STILL_IMPROVING = (
@@ -108,6 +108,7 @@ def prepare(
     dataset = prepare_dataset(table, meaning, into, split=split, on_error=on_error, overwrite=overwrite)
     rows = dataset.num_rows
     _say_skipped(table)
+    _say_encodings(meaning, dataset.schema)
     for name, share in zip(SPLITS, split.fractions, strict=False):
         if share and name not in rows and not split.may_lack_test:
             say(f"warning: {sum(rows.values()):,} rows are so few that none is a {name} row")
@@ -169,6 +170,8 @@ def train(
         with interruptible(lambda: _how_to_resume(into)):
             run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
         _say_filled_in(settings, run.config)
+        if meaning is not None:
+            _say_encodings(meaning, run.schema)
         if clock:
             _show_profile(clock.rows())
         _show_metrics(run.report["test" if "test" in run.report else "valid"], as_json)
@@ -261,9 +264,19 @@ def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
     from crossrank.training import Config
 
     plain = flatten(Config.parse({**given, "split": config["split"]}).to_dict())
-    chosen = {key: value for key, value in flatten(config).items() if value != plain[key]}
+    chosen = [f"{key}={value}" for key, value in flatten(config).items() if value != plain[key]]
     if chosen:
-        say(f"left out, so chosen for these rows: {', '.join(f'{key}={value:g}' if isinstance(value, float) else f'{key}={value}' for key, value in chosen.items())}")
+        say(f"left out, so chosen for these rows: {', '.join(chosen)}")
+
+
+def _say_encodings(asked: Any, made: Any) -> None:
+    """What was decided for the numbers whose encoding was left open."""
+    decided: dict[str, list[str]] = {}
+    for column, found in zip(asked.numeric, made.numeric, strict=True):
+        if column.encoding == "auto":
+            decided.setdefault(found.encoding, []).append(column.name)
+    for encoding, names in decided.items():
+        say(f"numbers encoded as {encoding}: {listing(names, most=8)}")
 
 
 def _how_to_resume(into: Path) -> str:

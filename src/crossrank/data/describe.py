@@ -158,7 +158,7 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
     counted: list[Column] = []
     for column in draft.features:
         if isinstance(column, Numeric):
-            counted.append(column)
+            counted.append(dataclasses.replace(column, encoding="scalar"))
         else:
             counted.append(dataclasses.replace(column, min_count=1, max_size=None, hash_size=None))
     label = draft.label or Label(name="no label")

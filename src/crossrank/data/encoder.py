@@ -18,7 +18,7 @@ from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.number_codes import NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.parallel import for_each
-from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of
+from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of, side_by_side
 from crossrank.data.scaling import NumericStatistics, Scaling, log_shifts, take_logs
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
@@ -118,6 +118,10 @@ class Encoder:
         return {slots.value_name: slots.values for slots in self.numbers.values() if slots.values is not None}
 
     @cached_property
+    def _scalars_only(self) -> bool:
+        return all(column.encodings == ("scalar",) for column in self.schema.numeric)
+
+    @cached_property
     def fingerprint(self) -> str:
         """Equal for encoders that give equal answers."""
         digest = hashlib.blake2b(self._description().encode(), digest_size=16)
@@ -188,15 +192,11 @@ class Encoder:
         """The ids of the slots of values, each (N,), and all numeric slots: (N, C) -> (N, W)."""
         logged = take_logs(numbers, log_shifts(self.schema.numeric))
         scaled = self.scaling.scale(logged)
-        if self._only_scalars:
+        if self._scalars_only:
             return [], scaled
-        slots = [(one, logged[:, place], scaled[:, place]) for place, one in enumerate(self.numbers.values())]
+        slots = [*zip(self.numbers.values(), logged.T, scaled.T, strict=True)]
         ids = [one.values.ids(column) for one, column, _ in slots if one.values is not None]
         return ids, np.concatenate([one.floats(column, of_it) for one, column, of_it in slots], axis=1)
-
-    @cached_property
-    def _only_scalars(self) -> bool:
-        return all(column.encodings == ("scalar",) for column in self.schema.numeric)
 
     def raw_numbers(self, rows: EncodedRows) -> Doubles:
         """The numbers behind encoded rows, a column for each numeric one of the schema; NaN where known to be missing.
@@ -275,9 +275,8 @@ class Encoder:
         for key, array in tensors.items():
             name, _, part = key.rpartition(".")
             parts.setdefault(name, {})[part] = array
-        for column in content["schema"]["features"]:
-            if column["kind"] == Numeric.kind:
-                column.setdefault("encoding", "scalar")  # there was nothing else
+        for column in (column for column in content["schema"]["features"] if column["kind"] == Numeric.kind):
+            column.setdefault("encoding", "scalar")  # there was nothing else
         schema = Schema.from_dict(content["schema"], source=str(folder / "encoder.json"))
         names = [column.name for column in schema.features if not isinstance(column, Numeric)]
         try:
@@ -286,9 +285,8 @@ class Encoder:
             }
             return cls(schema, {name: from_tensors(parts[name]) for name in names}, statistics)
         except (KeyError, TypeError) as error:
-            raise DataError(
-                f"The encoder in {folder} must know every column; {error} is missing.", hint=DAMAGED
-            ) from None
+            problem = f"The encoder in {folder} must know every column; {error} is missing."
+            raise DataError(problem, hint=DAMAGED) from None
 
 
 def check_columns(needed: Iterable[str], present: Iterable[str], source: str) -> None:
@@ -300,11 +298,3 @@ def check_columns(needed: Iterable[str], present: Iterable[str], source: str) ->
                 f"Column '{name}' of the schema is missing from {source}; its columns are {listing(present, most=3)}.",
                 hint=did_you_mean(name, present),
             )
-
-
-def side_by_side(columns: Sequence[Ids], num_rows: int) -> Ids:
-    """F columns of N ids -> (N, F)."""
-    ids = np.empty((num_rows, len(columns)), np.uint32)
-    for position, column in enumerate(columns):
-        ids[:, position] = column
-    return ids

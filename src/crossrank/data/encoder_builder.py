@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series
 from crossrank.data.encoder import Encoder
-from crossrank.data.number_codes import DistinctNumbers, learn
+from crossrank.data.number_codes import DistinctNumbers, learn, scalars_only
 from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
 from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, TextCodes, WordCodes, Words, texts_of_words
 from crossrank.data.parallel import for_each
@@ -87,6 +87,7 @@ class EncoderBuilder:
         self._counters = {column.name: _counter(column) for column in embedded}
         quantiles = schema.label.kind == "real"
         self._numbers = {column.name: _NumberReader(column, quantiles=quantiles) for column in schema.numeric}
+        self._scalars_only = scalars_only(schema)
         self._num_rows = 0
 
     def add(self, chunk: Chunk, training: NDArray[np.bool_] | None) -> CodedRows:
@@ -123,7 +124,7 @@ class EncoderBuilder:
         finished = for_each(self._counters.values(), lambda counter: counter.finish(), num_rows=self._num_rows)
         vocabularies = dict(zip(self._counters, (vocabulary for vocabulary, _ in finished), strict=True))
         lookups: Lookups = dict(zip(self._counters, (table for _, table in finished), strict=True))
-        learned = {name: reader.finish() for name, reader in self._numbers.items()}
+        learned = {name: reader.finish(scalar=self._scalars_only) for name, reader in self._numbers.items()}
         features = [learned[column.name][0] if column.name in learned else column for column in self.schema.features]
         schema = dataclasses.replace(self.schema, features=features)
         encoder = Encoder(schema, vocabularies, {name: statistics for name, (_, statistics) in learned.items()})
@@ -217,11 +218,13 @@ class _NumberReader:
         if self._distinct is not None:
             self._distinct.add(numbers, counts)
 
-    def finish(self) -> tuple[Numeric, NumericStatistics]:
-        """The column, its encoding decided, and what is known of it."""
+    def finish(self, *, scalar: bool) -> tuple[Numeric, NumericStatistics]:
+        """The column, its encoding decided, to be a scalar if it may be, and what is known of it."""
         self._count(self.known, self._codes.counts)
         statistics = self._moments.finish()
-        return (self._column, statistics) if self._distinct is None else learn(self._column, statistics, self._distinct)
+        if self._distinct is None:
+            return self._column, statistics
+        return learn(self._column, statistics, self._distinct, alone=scalar)
 
     def _parse(self, chunk: Chunk) -> Doubles:
         numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers)

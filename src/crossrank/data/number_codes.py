@@ -12,8 +12,14 @@ All of them see a number after its logarithm, if its column takes one.
   steps through the sorted distinct numbers. Beyond the ends nothing changes any more. An outlier among the training
   numbers widens the last piece only.
 
-A missing number has an id of its own. As pieces it is all zeros, and a slot of its own says so; where no training row
-lacks the number, such a slot would learn nothing, and the mean of the pieces stands for it.
+A missing number has an id of its own. As pieces it is all zeros, and a slot of its own says so, also beside a scalar
+where **missing** is asked for; where no training row lacks the number, such a slot would learn nothing, and the mean of
+the pieces stands for it.
+
+Left to itself (``auto``), a column is encoded by all three where the label is binary, it has more than two distinct
+numbers, at least 1,000 training rows have one, and the table has at most 32 numeric columns: each costs some 33
+elements of x0. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows to
+learn it from. Where the label is a number, quantiles have made the scalar even already, and the rest did not help.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ from crossrank.data.rows import Floats, Ids
 from crossrank.data.scaling import NumericStatistics, Scaling, log_shifts, undo_logs
 from crossrank.data.text import splitmix64
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID
-from crossrank.schema import Feature, Numeric
+from crossrank.schema import Feature, Numeric, Schema
 
 Counts: TypeAlias = NDArray[np.int64]
 OFTEN = 3  # times that a number is seen, to have an id of its own
@@ -38,7 +44,13 @@ MOST_VALUES = 256
 ENOUGH_WEIGHT = 0.75
 MOST_PIECES = 16
 MOST_DISTINCT = 1 << 17
+FEWEST_ROWS, FEWEST_DISTINCT, MOST_COLUMNS = 1_000, 2, 32  # where auto has more than a scalar
 HEAVY = 1 / 1024  # the share of rows from which on a number is never left out
+
+
+def scalars_only(schema: Schema) -> bool:
+    """Whether ``auto`` means scalars in all of a schema's columns."""
+    return schema.label.kind != "binary" or len(schema.numeric) > MOST_COLUMNS
 
 
 class NumberVocabulary:
@@ -83,7 +95,7 @@ class NumberSlots:
         self.value_name = f"{name} (value)"
         self.values = NumberVocabulary(column, known) if "values" in column.encodings else None
         self._scalar, self._pieces = "scalar" in column.encodings, "pieces" in column.encodings
-        self._tells_missing = self._pieces and known.missing > 0
+        self._tells_missing = not {"pieces", "missing"}.isdisjoint(column.encodings) and known.missing > 0
         self.numeric = (
             *([Feature(name, "numeric")] if self._scalar else []),
             *([Feature(f"{name} (pieces)", "numeric", 0, len(known.edges or ()) - 1, name)] if self._pieces else []),
@@ -188,12 +200,22 @@ def _merged(values: Doubles, counts: Counts) -> tuple[Doubles, Counts]:
     return distinct, np.bincount(which, counts, len(distinct)).astype(np.int64)
 
 
-def learn(column: Numeric, known: NumericStatistics, distinct: DistinctNumbers) -> tuple[Numeric, NumericStatistics]:
-    """The column, its encoding decided, and its statistics with the bins and edges that this needs."""
+def learn(
+    column: Numeric, known: NumericStatistics, distinct: DistinctNumbers, *, alone: bool
+) -> tuple[Numeric, NumericStatistics]:
+    """The column, its encoding decided, and its statistics with the bins and edges that this needs.
+
+    Args:
+        alone: what ``auto`` decides is the scalar, whatever the numbers are.
+    """
     values, counts = distinct.finish()
     if not len(values):
         values, counts = np.zeros(1), np.zeros(1, np.int64)
-    column = _decided(column, known)
+    if column.encoding == "auto":
+        rich = not alone and len(values) > FEWEST_DISTINCT and known.count >= FEWEST_ROWS
+        told = known.missing > 0 and known.count + known.missing >= FEWEST_ROWS
+        encoding = "scalar+values+pieces" if rich else "scalar+missing" if told else "scalar"
+        column = dataclasses.replace(column, encoding=encoding)
     found: dict[str, Any] = {}
     if "values" in column.encodings:
         lows, highs = bins_of(values, counts)
@@ -231,8 +253,3 @@ def pieces_of(logged: Doubles, edges: Doubles) -> Doubles:
     """How far each number has come in each piece: (N,), (K + 1,) -> (N, K)."""
     with np.errstate(over="ignore"):  # a piece may be as narrow as float64 has it
         return ((logged[:, None] - edges[:-1]) / np.diff(edges)).clip(0, 1)
-
-
-def _decided(column: Numeric, known: NumericStatistics) -> Numeric:
-    """The column with an encoding in place of ``auto``."""
-    return column if column.encoding != "auto" else dataclasses.replace(column, encoding="scalar")

@@ -105,6 +105,14 @@ def id_tensor(ids: Ids) -> torch.Tensor:
     return torch.from_numpy(np.require(ids, None, "W").view(np.int32))  # data frames lend read-only memory
 
 
+def side_by_side(columns: Sequence[Ids], num_rows: int) -> Ids:
+    """F columns of N ids -> (N, F)."""
+    ids = np.empty((num_rows, len(columns)), np.uint32)
+    for position, column in enumerate(columns):
+        ids[:, position] = column
+    return ids
+
+
 def offsets_of(lengths: NDArray[np.integer]) -> Positions:
     """Where each row starts, and after the last where it ends: (N,) -> (N + 1,)."""
     offsets = np.zeros(len(lengths) + 1, np.int64)

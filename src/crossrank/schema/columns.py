@@ -17,7 +17,7 @@ from crossrank.config import parse, setting
 from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
 
 FORMAT_VERSION = 1
-NUMBER_ENCODINGS = ("scalar", "values", "pieces")
+NUMBER_ENCODINGS = ("scalar", "values", "pieces", "missing")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,9 @@ class Numeric:
     """A column with a number, as one or several slots of x0, each after ``log(max(x + log_shift, 1))``.
 
     ``scalar``: standardized; a missing number becomes the training mean. ``values``: the id of its value, or of a bin
-    of values. ``pieces``: how far it has come in each of up to 16 ranges. Several are joined, as in ``scalar+values``.
-    Left ``auto``, the training rows decide (:mod:`crossrank.data.number_codes`).
+    of values. ``pieces``: how far it has come in each of up to 16 ranges. ``missing``: whether there is no number;
+    pieces tell it too, where it happens in training rows. Several are joined, as in ``scalar+values``. Left ``auto``,
+    the training rows decide (:mod:`crossrank.data.number_codes`).
 
     The logarithm is taken where ``log_shift`` is given. Numbers below ``1 - log_shift`` count as ``1 - log_shift``, so
     the logarithm is never negative or undefined.
@@ -74,11 +75,12 @@ class Numeric:
 
     def __post_init__(self) -> None:
         words = self.encoding.split("+")
-        if words != ["auto"] and (not {*words} <= {*NUMBER_ENCODINGS} or len({*words}) < len(words)):
+        known = {*words} <= {*NUMBER_ENCODINGS} and len({*words}) == len(words) and words != ["missing"]
+        if words != ["auto"] and not known:
             raise SchemaError(
                 f"encoding of column '{self.name}' must be 'auto', or one or several of {listing(NUMBER_ENCODINGS)}; "
                 f"got '{self.encoding}'.",
-                hint="Join several by '+', as in 'scalar+values+pieces'.",
+                hint="Join several by '+', as in 'scalar+values+pieces'; 'missing' goes with others.",
             )
         if self.log_shift is not None and not math.isfinite(self.log_shift):
             raise SchemaError(f"log_shift of column '{self.name}' must be a finite number; got {self.log_shift}.")

@@ -108,7 +108,7 @@ def click_log(rows: int = 100_000, *, seed: int = 0) -> DemoLog:
 def schema() -> Schema:
     """What the columns of the log mean. Rare users share an id, so that unknown users find a trained one."""
     singles = [Categorical(name=name, min_count=10 if name == "user" else 1) for name in VALUES if name != "tags"]
-    numbers = [Numeric(name=name, log_shift=1.0) for name in NUMBERS]
+    numbers = [Numeric(name=name, log_shift=1.0, encoding="scalar") for name in NUMBERS]
     return Schema([*singles, Multivalent(name="tags"), *numbers], Label(name="click"))
 
 
