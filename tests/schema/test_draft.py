@@ -139,21 +139,46 @@ def test_a_weight_stays_one_where_a_few_rows_have_none(bad):
 @pytest.mark.parametrize(
     ("cell", "kind", "remedy"),
     [
-        (lambda i: f"{i % 90},{i % 10}", "categorical", "Write them as 1234.5"),
-        (lambda i: f"{i % 90},{i % 10}" if i % 3 != 1 else str(i % 7), "categorical", "Write them as 1234.5"),
-        (lambda i: f"${1 + i},{100 + i % 300}.00", "left out", "Write them as 1234.5"),
-        (lambda i: f"{i % 97}%", "categorical", "Write them as 1234.5"),
-        (lambda i: "unknown" if i == 16 else f"{i % 97}", "categorical", "'unknown' under \"missing\""),
-        (lambda i: "unknown" if i == 16 else f"{i / 7}", "left out", "'unknown' under \"missing\""),
+        (lambda i: f"{1 + i % 9},{100 + i % 90}", "categorical", '"decimal": "." or ","'),
+        (lambda i: f"{i % 90},{i % 10}" if i % 3 != 1 else f"{1 + i % 7},100.5", "categorical", "Write them as 1234.5"),
+        (lambda i: "no idea" if i == 16 else f"{i % 97}", "categorical", "'no idea' under \"missing\""),
+        (lambda i: "no idea" if i == 16 else f"{i / 7}", "left out", "'no idea' under \"missing\""),
     ],
 )
 def test_numbers_that_are_written_otherwise_are_noted_with_a_cell_and_a_remedy(cell, kind, remedy):
     cells = [cell(i) for i in range(ROWS)]
     (note,) = draft_features({"thing": cells, "a": ["x", "y"] * 200}).notes
     assert note.startswith(f"'thing' is {kind}, though")
-    row = 17 if "unknown" in cells else 1
+    row = 17 if "no idea" in cells else 1
     assert f"{cells[row - 1]!r} in row {row}" in note
     assert remedy in note
+
+
+@pytest.mark.parametrize(
+    ("cell", "decimal"),
+    [
+        (lambda i: f"{i % 90},{i % 10}", ","),
+        (lambda i: f"{i % 90},{i % 10}" if i % 3 != 1 else str(i % 7), ","),
+        (lambda i: f"1.{100 + i},5 €", ","),
+        (lambda i: f"${1 + i},{100 + i % 300}.00", "."),
+        (lambda i: f"1 {100 + i}.25", "."),
+        (lambda i: f"{i % 97}%", "."),
+        (lambda i: "n/a" if i == 3 else f"£{i / 4}", "."),
+    ],
+)
+def test_numbers_as_people_write_them_are_drafted_with_their_decimal_mark(cell, decimal):
+    draft = draft_features({"thing": [cell(i) for i in range(ROWS)], "a": ["x", "y"] * 200})
+    assert isinstance(draft.features[0], Numeric) and draft.features[0].decimal == decimal and not draft.notes
+    assert draft.features[0].missing == (("n/a",) if cell(3) == "n/a" else ())
+    assert f"decimal mark '{decimal}'" in "\n".join(draft.lines())
+
+
+def test_dates_whose_day_and_month_cannot_be_told_apart_are_asked_for():
+    draft = draft_features({"when": [f"0{1 + i % 9}/0{1 + i % 5}/2026" for i in range(90)], "a": ["x", "y"] * 45})
+    (note,) = draft.notes
+    assert draft.left_out == {"when": "dates whose day and month cannot be told apart"}
+    assert '{"kind": "date", "name": "when", "format": "%d/%m/%Y"} (day first) or "%m/%d/%Y" (month first)' in note
+    assert "'01/01/2026'" in note
 
 
 @pytest.mark.parametrize(

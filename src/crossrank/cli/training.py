@@ -10,6 +10,7 @@ import typer
 
 from crossrank.cli.app import (
     ConfigFile,
+    Encoding,
     Json,
     OnBadLine,
     OnBadRow,
@@ -77,6 +78,7 @@ def prepare(
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
     positive: Positive = None,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadRow = "raise",
     sets: Sets = None,
     overwrite: Overwrite = False,
@@ -95,14 +97,14 @@ def prepare(
     split = parse(SplitSettings, values.get("split", {}), path="split")
     divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
     if source:
-        given = {"schema": schema, "label": label, "positive": positive, "separator": separator}
+        given = {"schema": schema, "label": label, "positive": positive, "separator": separator, "encoding": encoding}
         _refuse(f"--source {source}, which says so itself", **given, **divided)
         from crossrank.data.sources import open_source
 
         table, meaning, usual = open_source(source, sources or [], on_error=on_error)
         split = split if "split" in values else usual
     else:
-        table = open_rows(sources, divided, separator=separator, on_error=on_error)
+        table = open_rows(sources, divided, separator=separator, encoding=encoding, on_error=on_error)
         meaning = _schema(table, schema, label, positive, split=split)
     split = say_split(split, table, meaning)
     dataset = prepare_dataset(table, meaning, into, split=split, on_error=on_error, overwrite=overwrite)
@@ -130,6 +132,8 @@ def train(
     schema: SchemaFile = None,
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
     positive: Positive = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     seeds: Annotated[int, typer.Option(help="Train this many models; report mean and deviation.", min=1)] = 1,
     ensemble: Annotated[
@@ -151,9 +155,11 @@ def train(
     sets = [*(sets or []), *([f"model.ensemble={ensemble}"] if ensemble else [])]
     settings = override(load_toml(config) if config else {}, sets)
     split = Config.parse(settings).split  # before anything is read
-    meaning, opened = None, open_rows(data, {"train": train_rows, "valid": valid_rows, "test": test_rows})
+    divided, written = {"train": train_rows, "valid": valid_rows, "test": test_rows}, {"separator": separator}
+    written |= {"encoding": encoding}
+    meaning, opened = None, open_rows(data, divided, **written)
     if isinstance(opened, EncodedDataset):
-        _refuse("a prepared dataset, which has its schema", schema=schema, label=label, positive=positive)
+        _refuse("a prepared dataset, which has its schema", schema=schema, label=label, positive=positive, **written)
     else:
         meaning = _schema(opened, schema, label, positive, split=split)
         say_split(split, opened, meaning)
@@ -195,6 +201,7 @@ def evaluate(
         str | None, typer.Option(help="Which rows of a dataset: train, valid or test; left out, test.")
     ] = None,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadLine = "raise",
     as_json: Json = False,
 ) -> None:
@@ -207,7 +214,7 @@ def evaluate(
     if data is None:
         _show_metrics(_stored(opened, split or "test"), as_json)
         return
-    table = open_data(data, separator=separator, on_error=on_error)
+    table = open_data(data, separator=separator, encoding=encoding, on_error=on_error)
     if isinstance(table, EncodedDataset):
         _show_metrics(measure(opened, table, split=split or "test"), as_json)
         return
@@ -232,6 +239,7 @@ def predict(
         str | None, typer.Option(help="The new column's name; left out, probability, or prediction of a number.")
     ] = None,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadLine = "raise",
     overwrite: Overwrite = False,
 ) -> None:
@@ -240,7 +248,7 @@ def predict(
     from crossrank.runs import Run
     from crossrank.serving.tables import predict_table
 
-    opened, rows = Run.open(run), open_table(table, separator=separator, on_error=on_error)
+    opened, rows = Run.open(run), open_table(table, separator=separator, encoding=encoding, on_error=on_error)
     count = predict_table(opened, rows, into, column=column, overwrite=overwrite)
     _say_skipped(rows)
     say(f"{count:,} rows: {into}")
@@ -290,15 +298,15 @@ def _how_to_resume(into: Path) -> str:
 def _schema(table: Any, schema: Path | None, label: str | None, positive: str | None, *, split: Any) -> Any:
     """The schema from a file, or a draft that is shown to the person; and warnings about its columns."""
     from crossrank.data.describe import column_warnings
+    from crossrank.data.drafting import draft_table
     from crossrank.schema import Schema
-    from crossrank.schema.draft import draft_schema
 
     head = table.head()
     if schema is not None:
         _refuse("--schema, whose label has its classes", positive=positive)
         meaning = Schema.load(schema)
     else:
-        draft = draft_schema(head, label=label, positive=positive, split=split.names_column)
+        draft = draft_table(table, label=label, positive=positive, split=split.names_column)
         meaning = draft.schema
         target = meaning.label
         counted = f" ('{target.classes[1]}' counts as 1)" if target.classes and target.kind == "binary" else ""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series, pieces_of_value
+from crossrank.data.derived import rows_with_derived, with_derived
 from crossrank.data.number_codes import NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.parallel import for_each
@@ -86,10 +87,10 @@ class Encoder:
         from crossrank.data.table import open_table
 
         table = open_table(table)
-        check_columns(schema.names, table.columns, table.name)
+        check_columns(schema.inputs, table.columns, table.name)
         builder = EncoderBuilder(schema)
         rows = 0
-        for chunk in table.chunks(list(schema.names)):
+        for chunk in table.chunks(list(schema.inputs)):
             builder.add(chunk, assign(chunk.frame, chunk.first_row) if assign else None)
             rows += len(chunk.frame)
             if progress:
@@ -148,7 +149,8 @@ class Encoder:
             SchemaError: for a column that is missing.
             DataError: for a number that cannot be read.
         """
-        check_columns(self.schema.names, frame.columns, "the data frame")
+        check_columns(self.schema.inputs, frame.columns, "the data frame")
+        frame = with_derived(frame, self.schema, where)
 
         def look_up(column: Categorical) -> Ids:
             return self.vocabularies[column.name].ids(text_of_series(frame[column.name]))
@@ -169,7 +171,8 @@ class Encoder:
             DataError: for a number that cannot be read.
         """
         for position, row in enumerate(rows, 1):
-            check_columns(self.schema.names, row, f"row {position:,}")
+            check_columns(self.schema.inputs, row, f"row {position:,}")
+        rows = rows_with_derived(rows, self.schema)
         lookups = [(column.name, self.vocabularies[column.name].id_of) for column in self.schema.categorical]
         ids = [[id_of(text_of_value(row[name])) for name, id_of in lookups] for row in rows]
         bags: list[NumpyBag] = []
@@ -278,10 +281,10 @@ class Encoder:
         for column in (column for column in content["schema"]["features"] if column["kind"] == Numeric.kind):
             column.setdefault("encoding", "scalar")  # there was nothing else
         schema = Schema.from_dict(content["schema"], source=str(folder / "encoder.json"))
-        names = [column.name for column in schema.features if not isinstance(column, Numeric)]
+        names = [column.name for column in (*schema.categorical, *schema.multivalent)]
         try:
             statistics = {
-                name: NumericStatistics(**content["numeric"][name]) for name in schema.names if name not in names
+                column.name: NumericStatistics(**content["numeric"][column.name]) for column in schema.numeric
             }
             return cls(schema, {name: from_tensors(parts[name]) for name in names}, statistics)
         except (KeyError, TypeError) as error:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crossrank.data.derived import parse_dates
 from crossrank.data.numbers import Doubles, Mask, Where, number_of_value, parse_column
 from crossrank.data.packed_texts import distinct_words, texts_of_words
 from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
-from crossrank.schema import Label, Schema
+from crossrank.schema import Date, Label, Numeric, Schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,12 +54,32 @@ def weights_of_series(column: pl.Series, where: Where) -> Floats:
 
 
 def unusable_rows(frame: pl.DataFrame, schema: Schema) -> Iterator[tuple[str, Mask]]:
-    """Reasons to leave rows out, with the rows: labels, weights and numbers that would be refused."""
-    yield f"bad label '{schema.label.name}'", _parse_labels(frame[schema.label.name], schema.label)[1]
+    """Reasons to leave rows out, with the rows: labels, weights, numbers and dates that would be refused."""
+    for reason, name, refused in refusals(schema):
+        yield reason, refused(frame[name])
+
+
+def refusals(schema: Schema) -> Iterator[tuple[str, str, Callable[[pl.Series], Mask]]]:
+    """What may be wrong with a row: the reason, a column of the table, and the function to its cells that are refused.
+
+    The function raises DataError for a column none of whose cells can be read.
+    """
+    yield f"bad label '{schema.label.name}'", schema.label.name, lambda cells: _parse_labels(cells, schema.label)[1]
     if schema.weight:
-        yield f"bad weight '{schema.weight}'", _parse_weights(frame[schema.weight])[1]
-    for column in schema.numeric:
-        yield f"bad number in '{column.name}'", parse_column(frame[column.name], column.markers)[1]
+        yield f"bad weight '{schema.weight}'", schema.weight, lambda cells: _parse_weights(cells)[1]
+    for column in schema.features:
+        if isinstance(column, Numeric):
+            yield f"bad number in '{column.name}'", column.input, partial(_bad_numbers, column)
+        elif isinstance(column, Date):
+            yield f"bad date in '{column.name}'", column.input, partial(_bad_dates, column)
+
+
+def _bad_numbers(column: Numeric, cells: pl.Series) -> Mask:
+    return parse_column(cells, column.markers, column.decimal)[1]
+
+
+def _bad_dates(column: Date, cells: pl.Series) -> Mask:
+    return parse_dates(cells, column)[2]
 
 
 def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:

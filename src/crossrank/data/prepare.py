@@ -101,7 +101,7 @@ class _Reading:
     def chunks(self) -> Generator[tuple[SpooledChunk, float]]:
         """Each chunk, coded, and the share of the table that is done."""
         schema = self._schema
-        in_frame = {schema.weight, schema.group, self._settings.column, *(many.name for many in schema.multivalent)}
+        in_frame = {schema.weight, schema.group, self._settings.column, *(many.input for many in schema.multivalent)}
         as_words = [] if self._skip else [name for name in schema.required if name not in in_frame]
         columns = [*schema.required, *([self._settings.column] if self._settings.column else [])]
         with ThreadPoolExecutor(max_workers=1) as pool:  # some splits count the rows: the first can be read meanwhile

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.data import Encoder
+from crossrank.data.derived import rows_with_derived
 from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import Trained
 from crossrank.models import Model
@@ -106,11 +107,12 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
     with torch.no_grad():
         logit = model.in_units(model(features)).item()
     names, pairs = model.layout.names, parts.pairs.tolist()
+    (values,) = rows_with_derived([row], run.encoder.schema)
     return RowExplanation(
         logit,
         parts.base.item(),
         _sorted(
-            {"feature": slot.name, "value": row[slot.column], "contribution": value}
+            {"feature": slot.name, "value": values[slot.column], "contribution": value}
             for slot, value in zip(model.layout.slots, parts.alone.tolist(), strict=True)
         ),
         _sorted(

@@ -175,7 +175,7 @@ class Run:
             return
         from crossrank.data.table import open_table
 
-        for chunk in open_table(source, **table_options).chunks(self.schema.names, rows=SCORING_ROWS):
+        for chunk in open_table(source, **table_options).chunks(self.schema.inputs, rows=SCORING_ROWS):
             yield self.encoder.encode(chunk.frame, where=chunk.where).features()
 
     def predict(self, source: Any, **table_options: Any) -> npt.NDArray[np.float32]:

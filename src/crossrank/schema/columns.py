@@ -9,23 +9,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from crossrank.config import parse, setting
 from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
+from crossrank.schema.cells import DecimalMark, TableColumn
+from crossrank.schema.dates import NUMBERS, Date
 
 FORMAT_VERSION = 1
 NUMBER_ENCODINGS = ("scalar", "values", "pieces", "missing")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Categorical:
+class Categorical(TableColumn):
     """A column with one value from a set: a user, a country, an hour. Values are compared as text."""
 
     kind: ClassVar[str] = "categorical"
-    name: str
     min_count: int = setting(1, "values seen less often in training share the id for unseen values")
     max_size: int | None = setting(None, "keep only this many of the most frequent values")
     hash_size: int | None = setting(None, "hash into this many ids instead of keeping a vocabulary")
@@ -35,11 +38,10 @@ class Categorical:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Multivalent:
+class Multivalent(TableColumn):
     """A column with any number of values from a set: tags, genres. Text is cut at the separator; lists are kept."""
 
     kind: ClassVar[str] = "multivalent"
-    name: str
     separator: str = setting("|", "what stands between two values of a text cell")
     min_count: int = setting(1, "values seen less often in training share the id for unseen values")
     max_size: int | None = setting(None, "keep only this many of the most frequent values")
@@ -52,7 +54,7 @@ class Multivalent:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Numeric:
+class Numeric(TableColumn):
     """A column with a number, as one or several slots of x0, each after ``log(max(x + log_shift, 1))``.
 
     ``scalar``: standardized; a missing number becomes the training mean. ``values``: the id of its value, or of a bin
@@ -65,11 +67,10 @@ class Numeric:
     """
 
     kind: ClassVar[str] = "numeric"
-    name: str
     log_shift: float | None = setting(None, "take log(x + this); leave out for no logarithm")
     standardize: bool = setting(True, "subtract the training mean and divide by the training deviation")
-    missing: tuple[str, ...] = setting(
-        (), "texts that count as missing, whatever their case; an empty cell always does"
+    decimal: DecimalMark | None = setting(
+        None, "the decimal mark of numbers written for people: $1,234.50 or 1.234,5 % or 1 234 €; a percent is not cut"
     )
     encoding: str = setting("auto", "'scalar', 'values', 'pieces', several joined by '+', or 'auto'")
 
@@ -97,15 +98,11 @@ class Numeric:
         words = self.encoding.split("+") if self.encoding != "auto" else ["scalar"]
         return tuple(word for word in NUMBER_ENCODINGS if word in words)
 
-    @property
-    def markers(self) -> frozenset[str]:
-        """The texts that count as missing, as they are compared."""
-        return frozenset(text.strip().lower() for text in self.missing)
 
-
-Column: TypeAlias = Categorical | Multivalent | Numeric
+Encoded: TypeAlias = Categorical | Multivalent | Numeric
+Column: TypeAlias = Encoded | Date
 LabelKind: TypeAlias = Literal["binary", "real", "classes"]
-COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric)}
+COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric, Date)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,9 +173,10 @@ class Schema:
         object.__setattr__(self, "features", tuple(self.features))
         if not self.features:
             raise SchemaError("A schema needs at least one feature; got none.")
-        taken = [*self.names, self.label.name, *([self.weight] if self.weight else [])]
-        if self.group in taken[len(self.names) :]:
-            taken.append(self.group)
+        made = [part.name for date in self.dates for part in _as_encoded(date)]
+        taken = [*self.names, *made, self.label.name, *([self.weight] if self.weight else [])]
+        again = {self.group, *(column.source for column in self.features)}
+        taken += [name for name in (self.label.name, self.weight) if name is not None and name in again]
         for name in taken:
             if taken.count(name) > 1:
                 raise SchemaError(
@@ -192,21 +190,57 @@ class Schema:
         return tuple(column.name for column in self.features)
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns of the table that the features are read from, each once."""
+        return tuple(dict.fromkeys(column.input for column in self.features))
+
+    @property
+    def dates(self) -> list[Date]:
+        return [column for column in self.features if isinstance(column, Date)]
+
+    @property
     def categorical(self) -> list[Categorical]:
-        return [column for column in self.features if isinstance(column, Categorical)]
+        """What is encoded as one id, parts of dates included."""
+        return [column for column in self.encoded if isinstance(column, Categorical)]
 
     @property
     def multivalent(self) -> list[Multivalent]:
-        return [column for column in self.features if isinstance(column, Multivalent)]
+        return [column for column in self.encoded if isinstance(column, Multivalent)]
 
     @property
     def numeric(self) -> list[Numeric]:
-        return [column for column in self.features if isinstance(column, Numeric)]
+        """What is encoded as a number, parts of dates included."""
+        return [column for column in self.encoded if isinstance(column, Numeric)]
+
+    @cached_property
+    def encoded(self) -> tuple[Encoded, ...]:
+        """What is encoded, in the order of the features: a date is its parts."""
+        return tuple(chain.from_iterable(map(_as_encoded, self.features)))
+
+    def with_numeric(self, columns: Iterable[Numeric]) -> Schema:
+        """The same with other numeric columns of the same names; of parts of dates, with their encodings."""
+        new, features = {column.name: column for column in columns}, list[Column]()
+        for column in self.features:
+            if isinstance(column, Date):
+                numbers = {str(part): new[column.feature(part)].encoding for part in column.parts if part in NUMBERS}
+                features.append(dataclasses.replace(column, encodings=numbers))
+            else:
+                features.append(new.get(column.name, column))
+        return dataclasses.replace(self, features=features)
+
+    @cached_property
+    def derived(self) -> tuple[Column, ...]:
+        """The features that are not just a column of the table: parts of dates, another name, cells to blank out."""
+        return tuple(
+            column
+            for column in self.features
+            if isinstance(column, Date) or column.input != column.name or (column.missing and column.kind != "numeric")
+        )
 
     @property
     def required(self) -> Iterator[str]:
-        """Every column that training needs."""
-        yield from dict.fromkeys([*self.names, self.label.name, *filter(None, (self.weight, self.group))])
+        """Every column of the table that training needs."""
+        yield from dict.fromkeys([*self.inputs, self.label.name, *filter(None, (self.weight, self.group))])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -274,13 +308,26 @@ class Schema:
         return draft_schema(table, label=label, split=split).warned().schema
 
 
+def _as_encoded(column: Column) -> Iterator[Encoded]:
+    """What the encoder makes of a column: one feature, or one for each part of a date."""
+    if not isinstance(column, Date):
+        yield column
+        return
+    for part in column.parts:
+        if part in NUMBERS:
+            encoding = column.encodings.get(part, "auto")
+            yield Numeric(name=column.feature(part), source=column.input, encoding=encoding)
+        else:
+            yield Categorical(name=column.feature(part), source=column.input)
+
+
 def _written(part: Column | Label) -> dict[str, Any]:
     """The fields that say something; as in schemas of before there were others."""
     fields = {key: getattr(part, key) for key in part.__dataclass_fields__}
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in fields.items()
-        if value is not None and value != ()
+        if value is not None and value != () and value != {}
     }
 
 

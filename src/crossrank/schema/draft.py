@@ -22,9 +22,12 @@ from itertools import islice
 from typing import Any
 
 from crossrank.errors import SchemaError, did_you_mean, listing
-from crossrank.schema.columns import Column, Label, Numeric, Schema
+from crossrank.schema.cells import plain_number
+from crossrank.schema.columns import Column, Label, Multivalent, Numeric, Schema
+from crossrank.schema.dates import DAY, Date, TimeRange, readable_times
 from crossrank.schema.infer import (
     WRITTEN_NUMBER,
+    date_note,
     draft_column,
     few,
     find_split,
@@ -68,9 +71,8 @@ class Draft:
         """What a person is told of the draft: its features by kind, other columns, what to check."""
         kinds: dict[str, list[str]] = {}
         for column in self.features:
-            marked = isinstance(column, Numeric) and column.missing
-            shown = f"{column.name} (missing: {listing(marked)})" if marked else column.name
-            kinds.setdefault(column.kind, []).append(shown)
+            more = details(column)
+            kinds.setdefault(column.kind, []).append(f"{column.name} ({'; '.join(more)})" if more else column.name)
         others = {"weight of each row": self.weight, "group": self.group}
         kinds |= {meaning: [name] for meaning, name in others.items() if name is not None}
         kinds |= {"left out": [f"{name or repr(name)} ({reason})" for name, reason in self.left_out.items()]}
@@ -82,6 +84,40 @@ class Draft:
         for note in self.notes:
             warnings.warn(note, stacklevel=3)
         return self
+
+
+def details(column: Column) -> list[str]:
+    """What a person should know of a drafted column besides its kind."""
+    found = []
+    if isinstance(column, Date):
+        found = [f"format {column.format}", ", ".join(column.parts)]
+    if isinstance(column, Numeric) and column.decimal is not None:
+        found = [f"decimal mark '{column.decimal}'"]
+    return [*found, *([f"missing: {listing(column.missing)}"] if column.missing else [])]
+
+
+def reason(column: Column, cells: Iterable[Any]) -> str:
+    """Why a column was drafted as it was, from its first cells."""
+    values = [cell for cell in cells if cell is not None and not (isinstance(cell, str) and is_marker(cell))]
+    more = details(column)
+    if isinstance(column, Date):
+        times = sorted(readable_times(values, column))
+        return "; ".join(["dates" if all(time % DAY == 0 for time in times) else "times", *more])
+    if isinstance(column, Numeric):
+        numbers = numbers_of([_plain(value, column) for value in values])
+        skewed = ["skewed, so its logarithm"] if column.log_shift is not None else []
+        return "; ".join([f"numbers from {min(numbers):,.10g} to {max(numbers):,.10g}", *skewed, *more])
+    if isinstance(column, Multivalent):
+        parted = f", parted by '{column.separator}'" if any(isinstance(value, str) for value in values) else ""
+        return "; ".join([f"several values in a cell{parted}", *more])
+    distinct = len({str(value) for value in values})
+    codes = "whole numbers, taken for codes" if numbers_of(values) else "texts"
+    rare = ["many are seen once"] if column.min_count > 1 else []
+    return "; ".join([f"{distinct:,} different {codes}", *rare, *more])
+
+
+def _plain(value: Any, column: Numeric) -> Any:
+    return plain_number(value, column.decimal) if column.decimal is not None and isinstance(value, str) else value
 
 
 def draft_schema(
@@ -113,7 +149,7 @@ def draft_schema(
     weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
     group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
     split = split or find_split(others)
-    draft = _features({name: cells for name, cells in others.items() if name not in (weight, group, split)})
+    draft = _features({name: cells for name, cells in others.items() if name not in (weight, group, split)}, table)
     notes = [note, *draft.notes] if note else draft.notes
     left_out = ({split: "names the split"} if split in others else {}) | dict(draft.left_out)
     return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes, left_out=left_out)
@@ -121,11 +157,12 @@ def draft_schema(
 
 def draft_features(table: Any) -> Draft:
     """The same of a table all of whose columns may be features; label, weight and group stand elsewhere."""
-    return _features(read_columns(table))
+    return _features(read_columns(table), table)
 
 
-def _features(columns: Mapping[str, list[Any]]) -> Draft:
+def _features(columns: Mapping[str, list[Any]], table: Any) -> Draft:
     drafts = {name: draft_column(name, cells) for name, cells in columns.items()}
+    drafts |= {name: _in_range(draft, table[name]) for name, draft in drafts.items() if isinstance(draft, Date)}
     features = [draft for draft in drafts.values() if not isinstance(draft, str)]
     left_out = {name: draft for name, draft in drafts.items() if isinstance(draft, str)}
     if not features:
@@ -134,8 +171,14 @@ def _features(columns: Mapping[str, list[Any]]) -> Draft:
             f"A table needs a column that can be a feature; got {reasons or 'no others'}.",
             hint="To use one of them anyway, write the schema by hand.",
         )
-    notes = [number_note(name, columns[name], draft) for name, draft in drafts.items()]
+    notes = [note(name, columns[name], draft) for name, draft in drafts.items() for note in (number_note, date_note)]
     return Draft(features=features, left_out=left_out, notes=[note for note in notes if note])
+
+
+def _in_range(date: Date, values: Any) -> Column | str:
+    """The parts that all rows support: those of a table in order of time differ from its first ones."""
+    distinct = values.unique() if hasattr(values, "unique") else values
+    return TimeRange().add(readable_times(distinct, date)).decide(date)
 
 
 def _named(columns: Iterable[str], usual: Iterable[str]) -> Iterator[str]:

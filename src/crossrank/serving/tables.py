@@ -59,7 +59,7 @@ def predict_table(
 def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:
     import polars as pl
 
-    check_columns(run.schema.names, table.columns, table.name)
+    check_columns(run.schema.inputs, table.columns, table.name)
     for chunk in table.chunks(rows=SCORING_ROWS):
         encoded = run.encoder.encode(chunk.frame, where=chunk.where)
         answers = run.answers([encoded.features()])

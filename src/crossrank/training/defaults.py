@@ -21,13 +21,13 @@ MANY_ROWS, FEW_ROWS = 500_000, 4096
 
 def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any]:
     """A configuration in which what was left out suits the training rows of a dataset; what was written stays."""
-    model, training, rows = values.get("model", {}), values.get("training", {}), len(dataset.train)
+    model, training, rows = values.get("model", {}), dict(values.get("training", {})), len(dataset.train)
     if rows >= MANY_ROWS or training.get("loss") == "pairwise":
         return dict(values)
     number, few = dataset.schema.label.kind == "real", rows < FEW_ROWS
     pace = _few_numbers if few and number else _few_rows if few else _rows
     filled = pace(dataset, training)
-    parts = {} if number else {"structure": "parallel"}
+    parts: dict[str, Any] = {} if number else {"structure": "parallel"}
     if not few:
         parts |= {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
     known = to_dict(parse_model_settings({key: model[key] for key in model if key == "name"}))
@@ -39,8 +39,8 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any
     return {**values, "training": filled | training, "model": _under(parts, model)}
 
 
-def _rows(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
-    pace = {"batch_size": 256, "learning_rate": 0.001} | given
+def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
+    pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.001} | given
     steps = dataset.train.num_batches(pace["batch_size"])
     decay = pace.get("average_decay", 1 - 1 / min(100, max(2, steps)))
     numbers = {column.name for column in dataset.schema.numeric}
@@ -56,15 +56,16 @@ def _rows(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _few_rows(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
+def _few_rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
     """About 24 steps in a pass, fewer where there are hardly any rows."""
-    pace = {"batch_size": max(16, 2 ** (len(dataset.train).bit_length() - 5)), "learning_rate": 0.005} | given
+    batch_size = max(16, 2 ** (len(dataset.train).bit_length() - 5))
+    pace: dict[str, Any] = {"batch_size": batch_size, "learning_rate": 0.005} | given
     steps = dataset.train.num_batches(pace["batch_size"])
     return pace | {"epochs": max(10, 300 // steps), "eval_every": max(15, steps), "patience": 4}
 
 
-def _few_numbers(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
-    pace = {"batch_size": 256, "learning_rate": 0.01} | given
+def _few_numbers(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
+    pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.01} | given
     epochs = max(10, -(-6000 // dataset.train.num_batches(pace["batch_size"])))
     return pace | {"epochs": epochs, "patience": max(2, epochs // 10)}
 

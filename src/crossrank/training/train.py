@@ -105,9 +105,10 @@ def dataset_of(
     opened = open_data(data)
     if isinstance(opened, EncodedDataset):
         return opened
+    from crossrank.data.drafting import draft_table
     from crossrank.data.prepare import prepare
 
-    schema = schema or Schema.infer(opened.head(), split=config.split.names_column)
+    schema = schema or draft_table(opened, split=config.split.names_column).warned().schema
     return prepare(opened, schema, into, split=config.split, overwrite=True, progress=progress is not False)
 
 
