@@ -9,22 +9,26 @@ import torch
 from table_job import Job
 
 import crossrank as cr
+from crossrank.data.drafting import draft_table
 from crossrank.data.table import open_table
+from crossrank.experiments.budget import find_settings
 
 job = Job.read()
 torch.set_num_threads(1)
 total = sum(job.rows)
 split = {"method": "time", "fractions": [rows / total for rows in job.rows]}  # by position: the file is in order
 with tempfile.TemporaryDirectory(dir=Path(job.answers).parent) as folder:
-    run, options = Path(folder) / "run", {"progress": False}
-    start = time.perf_counter()
+    run, start = Path(folder) / "run", time.perf_counter()
     table = open_table(job.table)
-    options["schema"] = cr.Schema.infer(table.head(), label=job.label)
+    schema = draft_table(table, label=job.label).schema
     config = {**(job.settings or {}), "split": split}
     if job.minutes:
-        raise SystemExit("not yet")
+        found = find_settings(
+            table, minutes=job.minutes, config=config, schema=schema, seed=job.seed, say=lambda line: None
+        )
+        job.found(found)
     else:
-        trained = cr.train(table, into=run, config=config, seed=job.seed, **options)
+        trained = cr.train(table, into=run, config=config, schema=schema, seed=job.seed, progress=False)
         seconds = time.perf_counter() - start
         test = pl.read_csv(
             job.table, infer_schema_length=None, schema_overrides=dict.fromkeys(job.categories, pl.String)

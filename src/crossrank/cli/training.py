@@ -139,6 +139,9 @@ def train(
     ensemble: Annotated[
         int | None, typer.Option(help="Train this many seeds as one model that answers their mean.", min=1)
     ] = None,
+    tune: Annotated[
+        float | None, typer.Option(help="Look this many minutes for settings on the validation rows first.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
@@ -163,6 +166,11 @@ def train(
     else:
         meaning = _schema(opened, schema, label, positive, split=split)
         say_split(split, opened, meaning)
+    if tune is not None:
+        _refuse("--resume, which goes on with the settings it had", tune=tune if resume else None)
+        from crossrank.experiments.budget import find_settings
+
+        settings = find_settings(opened, minutes=tune, config=settings, schema=meaning, seed=seed, say=say)
     options: dict[str, Any] = {"config": settings, "schema": meaning, "overwrite": overwrite, "track": track}
     if seeds > 1:
         _refuse(f"--seeds {seeds}, which trains the seeds 0 to {seeds - 1}", seed=seed or None, profile=profile or None)

@@ -1,9 +1,9 @@
 """What is left out of a configuration, as it suits the rows it is trained on.
 
 The paper's values are meant for millions of rows; from 500,000 training rows on, and where rows are compared by pairs,
-they stay. Below, a network learns a table by heart within a few passes: there is noise in training, the average of the
-weights is a short one, and the validation rows are asked several times a pass. The rules were chosen together on the
-validation rows of seven tables; docs/guides/tuning.md has them as a table.
+they stay. With fewer, a network learns a table by heart within a few passes: there is noise in training, the average of
+the weights is a short one, and the validation rows are asked several times a pass. A number as label is learned in more
+and larger steps. The rules were chosen on the validation rows of seven tables; docs/guides/tuning.md has all of them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ from crossrank.models import parse_model_settings
 from crossrank.training.settings import most_table_decay
 
 MANY_ROWS, FEW_ROWS = 500_000, 4096
+DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
 
 
 def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any]:
     """A configuration in which what was left out suits the training rows of a dataset; what was written stays."""
     model, training, rows = values.get("model", {}), dict(values.get("training", {})), len(dataset.train)
-    if rows >= MANY_ROWS or training.get("loss") == "pairwise":
+    if training.get("loss") == "pairwise":
         return dict(values)
-    number, few = dataset.schema.label.kind == "real", rows < FEW_ROWS
-    pace = _few_numbers if few and number else _few_rows if few else _rows
-    filled = pace(dataset, training)
-    parts: dict[str, Any] = {} if number else {"structure": "parallel"}
-    if not few:
-        parts |= {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
+    if dataset.schema.label.kind == "real":
+        return {**values, "training": _numbers(dataset, training) | training}
+    if rows >= MANY_ROWS:
+        return dict(values)
+    filled = (_few_rows if rows < FEW_ROWS else _rows)(dataset, training)
     known = to_dict(parse_model_settings({key: model[key] for key in model if key == "name"}))
-    if known.get("structure") != "stacked":  # it is there, or the model has none
-        parts.pop("structure", None)
-    if not known.keys() & {"cross", "deep"}:  # whose kernels are all it counts
-        filled.pop("l2", None)
-    parts = {key: value for key, value in parts.items() if key in known}
+    parts: dict[str, Any] = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
+    if rows >= FEW_ROWS:
+        parts |= {key: value for key, value in DROPOUT.items() if key in known}
     return {**values, "training": filled | training, "model": _under(parts, model)}
 
 
@@ -49,7 +47,6 @@ def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
     return pace | {
         "average_decay": decay,
         "table_decay": shrinking,
-        "l2": 0.001 if dataset.schema.label.kind == "real" else 0.0,
         "epochs": max(25, -(-2000 // steps)),
         "eval_every": max(60, steps // 4),
         "patience": 4,
@@ -64,7 +61,8 @@ def _few_rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
     return pace | {"epochs": max(10, 300 // steps), "eval_every": max(15, steps), "patience": 4}
 
 
-def _few_numbers(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
+def _numbers(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
+    """A number as label needs more steps: short tables are read more often."""
     pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.01} | given
     epochs = max(10, -(-6000 // dataset.train.num_batches(pace["batch_size"])))
     return pace | {"epochs": epochs, "patience": max(2, epochs // 10)}
