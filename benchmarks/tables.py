@@ -126,7 +126,7 @@ class Contest:
         """What a job reports, from its file if it is finished."""
         result = self.folder / f"{name}.json"
         if not result.is_file():
-            file = self.folder / "job.json"
+            file = self.folder / f"{name}.job"
             file.write_text(json.dumps({**job, "answers": str(self.folder / f"{name}.npy")}), encoding="utf-8")
             say(name)
             script = HERE / "rivals" / f"table_{LIBRARIES[library]}.py"
