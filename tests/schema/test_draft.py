@@ -258,7 +258,7 @@ def test_a_number_cannot_count_as_missing(text):
     [{"classes": ("a",)}, {"classes": ("a", "a")}, {"classes": ("a", "b", "c")}, {"kind": "real", "classes": "ab"}],
 )
 def test_classes_are_two_and_those_of_a_binary_label(label):
-    with pytest.raises(SchemaError, match="must be two values of a binary label"):
+    with pytest.raises(SchemaError, match="must be two different values of a binary label"):
         Label(name="y", **label)
 
 

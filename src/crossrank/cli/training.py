@@ -97,7 +97,9 @@ def prepare(
     split = parse(SplitSettings, values.get("split", {}), path="split")
     divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
     if source:
-        given = {"schema": schema, "label": label, "positive": positive, "separator": separator, "encoding": encoding}
+        given = {
+            "schema": schema, "label": label, "positive": positive, "separator": separator, "encoding": encoding
+        }  # fmt: skip
         _refuse(f"--source {source}, which says so itself", **given, **divided)
         from crossrank.data.sources import open_source
 
@@ -158,11 +160,13 @@ def train(
     sets = [*(sets or []), *([f"model.ensemble={ensemble}"] if ensemble else [])]
     settings = override(load_toml(config) if config else {}, sets)
     split = Config.parse(settings).split  # before anything is read
-    divided, written = {"train": train_rows, "valid": valid_rows, "test": test_rows}, {"separator": separator}
-    written |= {"encoding": encoding}
-    meaning, opened = None, open_rows(data, divided, **written)
+    divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
+    meaning, opened = None, open_rows(data, divided, separator=separator, encoding=encoding)
     if isinstance(opened, EncodedDataset):
-        _refuse("a prepared dataset, which has its schema", schema=schema, label=label, positive=positive, **written)
+        given = {
+            "schema": schema, "label": label, "positive": positive, "separator": separator, "encoding": encoding
+        }  # fmt: skip
+        _refuse("a prepared dataset, which has its schema", **given)
     else:
         meaning = _schema(opened, schema, label, positive, split=split)
         say_split(split, opened, meaning)

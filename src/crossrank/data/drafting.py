@@ -30,8 +30,8 @@ def draft_table(
     Args:
         table: what :func:`crossrank.data.open_table` opens.
         label: the name of the label, where it is not one of the usual names.
-        positive: which of the label's two values counts as 1.
-        split: the name of a column that names each row's split.
+        positive: the value of the label that counts as 1, where it cannot be told.
+        split: a column that names the split, where it has another name.
         needs_label: refuse a table in which no label can be found; else it is noted.
 
     Raises:

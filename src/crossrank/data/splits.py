@@ -199,14 +199,16 @@ def _check_names(table: Table, column: str) -> set[int]:
         counts.update(dict(text_of_series(chunk.frame[column]).value_counts().iter_rows()))
     unknown = {text: count for text, count in counts.items() if split_of(text) is None}
     if unknown:
-        got = listing([text or "nothing" for text in unknown])
+        got = listing(sorted(text or "nothing" for text in unknown))
         raise DataError(
             f"Column '{column}' must say {listing(SPLIT_NAMES, most=20)}; got {got} in {sum(unknown.values()):,} rows.",
             hint=f"Mend these rows, or set split.method: time or group to divide by '{column}', random not to.",
         )
     splits = {split for text in counts if (split := split_of(text)) is not None}
     if 0 not in splits:
-        raise DataError(f"Column '{column}' must say train in some rows; got {listing(str(text) for text in counts)}.")
+        raise DataError(
+            f"Column '{column}' must say train in some rows; got {listing(sorted(str(text) for text in counts))}."
+        )
     return splits
 
 

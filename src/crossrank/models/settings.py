@@ -87,7 +87,7 @@ class ModelSettings:
     """What every model has; each model's own class adds its parts."""
 
     name: str = setting("", "which model")
-    ensemble: int = setting(1, "models trained from as many seeds, whose logits are averaged")
+    ensemble: int = setting(1, "models trained from as many seeds, whose answers are averaged")
     embedding: EmbeddingSettings = setting(EmbeddingSettings(), "")
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ A column becomes
 - the label: the given name, or the first of label, click, clicked, is_click, target, y that is there. It is binary
   where it has two values (0 and 1, true and false, or two texts or whole numbers, of which the positive one counts as
   1: the given one; the other one of no, not …, false, negative or off; else the second in their order), classes where
-  it has more texts, at most 100 and each several times over, and a number otherwise;
+  it has more texts, at most 100 that repeat, and none is missing or it was named, and a number otherwise;
 - the weight: sample_weight or weight, if most rows have a number that is not negative;
 - the group: query_id, qid, session_id, request_id or group, if some value repeats; it is then not a feature;
 - nothing, where it names each row's split: the given name, or ``split`` if it says train, valid or test in every row;
@@ -144,7 +144,7 @@ def draft_schema(
         Label(name='click', kind='binary', classes=('no', 'yes'))
     """
     columns = read_columns(table)
-    target, note = _label(_label_name(columns, label), columns, positive)
+    target, note = _label(_label_name(columns, label), columns, positive, named=label is not None)
     others = {name: cells for name, cells in columns.items() if name != target.name}
     weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
     group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
@@ -200,7 +200,7 @@ def _label_name(columns: Mapping[str, list[Any]], label: str | None) -> str:
     return name
 
 
-def _label(name: str, columns: Mapping[str, list[Any]], positive: str | None) -> tuple[Label, str]:
+def _label(name: str, columns: Mapping[str, list[Any]], positive: str | None, *, named: bool) -> tuple[Label, str]:
     """The label, and what to check about it."""
     values = [cell for cell in columns[name] if cell is not None and not is_marker(cell)]
     numbers = numbers_of([BOOLEANS.get(str(value).strip().lower(), value) for value in values])
@@ -218,9 +218,11 @@ def _label(name: str, columns: Mapping[str, list[Any]], positive: str | None) ->
         return Label(name=name, kind="real"), note if whole and few(len(distinct), len(values)) else ""
     texts = _texts(values) if not numbers else []
     classes = [str(int(number)) for number in distinct] if whole and numbers else texts
-    if len(texts) > 2 and len(texts) <= min(MOST_CLASSES, len(values) // 2) and positive is None:
+    texts_only = not numbers and all(isinstance(value, str) for value in values)
+    several = texts_only and 2 < len(texts) <= min(MOST_CLASSES, len(values) // 2)
+    if several and positive is None and (named or len(values) == len(columns[name])):
         return Label(name=name, kind="classes", classes=tuple(texts)), ""
-    if len(classes) != 2 or (not numbers and not all(isinstance(value, str) for value in values)):
+    if len(classes) != 2 or not (numbers or texts_only):
         raise _not_a_label(name, values, classes)
     negative, guessed = classes[0], len(negatives := [text for text in classes if NEGATIVE.fullmatch(text)]) == 1
     if positive is not None:

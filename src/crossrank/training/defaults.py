@@ -43,10 +43,10 @@ def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
     decay = pace.get("average_decay", 1 - 1 / min(100, max(2, steps)))
     numbers = {column.name for column in dataset.schema.numeric}
     ids = sum(feature.vocab_size for feature in dataset.features if feature.column not in numbers)
-    shrinking = min(3.0, round(10 * ids / len(dataset.train), 2), most_table_decay(decay, pace["learning_rate"]))
+    most = most_table_decay(decay, pace.get("table_learning_rate") or pace["learning_rate"])
     return pace | {
         "average_decay": decay,
-        "table_decay": shrinking,
+        "table_decay": min(3.0, round(10 * ids / len(dataset.train), 2), most),
         "epochs": max(25, -(-2000 // steps)),
         "eval_every": max(60, steps // 4),
         "patience": 4,

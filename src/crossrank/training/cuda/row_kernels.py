@@ -122,7 +122,7 @@ def read_rows(table: LazyTable, rows: Tensor, step: Tensor) -> Tensor:
     weight, width, rule = table.weight, table.width, table.rule.on(table.weight.device)
     out = weight.new_empty(len(rows), width)
     _read_kernel[(blocks(len(rows), 16),)](
-        weight, table.state, table.last, rule.rates, rows, step, rule.fractions, rule.curves, rule.numbers, out,
+        weight, table.state, table.last, rule.table_rates, rows, step, rule.fractions, rule.curves, rule.numbers, out,
         len(rows), len(rule.fractions) - 1, width, table.state.shape[1] // width, len(weight) // len(rule.rates),
         **aging(table.rule), ROWS=16, WIDE=power(width),
     )  # fmt: skip

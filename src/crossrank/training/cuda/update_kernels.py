@@ -154,8 +154,8 @@ def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total,
                 size, place = size * tl.load(final + 10), place * tl.load(final + 10)
             size += faded * tl.load(final + 4) - left * tl.load(first + 4)
             place += faded * grown * tl.load(final + 5) - left * tl.load(first + 5)
-            place = (place / tl.where(size == 0.0, 1.0, size)).to(tl.float32)[:, None]
-            carried = size.to(tl.float32)[:, None] / (root + EPSILON * tl.where(m == 0.0, 1.0, place))
+            place = tl.maximum(place / tl.where(size == 0.0, 1.0, size), 1e-3).to(tl.float32)[:, None]
+            carried = size.to(tl.float32)[:, None] / (root + EPSILON * place)  # v may be 0 where m is not
             a = tl.load(kept + 2 * width, mask=mask, other=0.0)
             a = left.to(tl.float32)[:, None] * a + own.to(tl.float32)[:, None] * old
             a -= tl.where(m == 0.0, 0.0, pace * carried)
@@ -181,9 +181,9 @@ def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numb
     placed, wide = rule.on(weight.device), power(width)
     high = max(256 // wide, 1)  # two elements for each of 128 threads: more took a third longer
     _adam_rows_kernel[(min(blocks(len(segments.rows), high), PROGRAMS),)](
-        weight, state, table.last, placed.rates, segments.rows, segments.starts, segments.distinct, total, numbers.step,
-        numbers.now, numbers.scale, placed.fractions, placed.curves, placed.numbers, len(placed.curves) - 1, width,
-        state.shape[1] // width, len(weight) // len(numbers.scale), rule.settings.table_decay, **aging(rule),
-        AVERAGE=rule.decay > 0, BETA1=BETAS[0], BETA2=BETAS[1], ONE=len(numbers.scale) == 1, ROWS=high,
-        WIDE=wide,
+        weight, state, table.last, placed.table_rates, segments.rows, segments.starts, segments.distinct, total,
+        numbers.step, numbers.now, numbers.scale, placed.fractions, placed.curves, placed.numbers,
+        len(placed.curves) - 1, width, state.shape[1] // width, len(weight) // len(numbers.scale),
+        rule.settings.table_decay, **aging(rule),
+        AVERAGE=rule.decay > 0, BETA1=BETAS[0], BETA2=BETAS[1], ONE=len(numbers.scale) == 1, ROWS=high, WIDE=wide,
     )  # fmt: skip
