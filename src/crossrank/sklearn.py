@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 Doubles: TypeAlias = NDArray[np.float64]
 VALID_SHARE = 0.1
-FEW_ROWS = 8192
-FEWEST_STEPS = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +129,7 @@ class _Estimator(BaseEstimator):
         meaning = Label(name=label, kind=kind, classes=classes)
         schema = Schema(rows.features, meaning, weight=weight if weight in added else None)
         table = rows.frame.with_columns(**added)[np.random.default_rng(seed).permutation(len(target))]
-        how: dict[str, Any] = {"config": self._config(len(target), kind), "schema": schema, "seed": seed}
+        how: dict[str, Any] = {"config": self._config(len(target)), "schema": schema, "seed": seed}
         self.run_ = _temporary(lambda folder: train(table, into=folder, test=False, progress=False, **how))
         trained = self.run_.report["training"]
         if kind == "real" and "warning" in trained:  # classes are often judged by more than their probabilities
@@ -139,16 +137,13 @@ class _Estimator(BaseEstimator):
         # There is nothing to go on with: it would only weigh in a pickle
         shutil.rmtree(self.run_.path / "checkpoint", ignore_errors=True)
 
-    def _config(self, num_rows: int, kind: LabelKind) -> dict[str, Any]:
+    def _config(self, num_rows: int) -> dict[str, Any]:
         """The settings as :func:`crossrank.train` takes them."""
         given = self.settings or {}
         words = [f"{name}={_toml(value)}" for name, value in given.items() if "." in name]
         config = override({name: value for name, value in given.items() if "." not in name}, words)
         num_valid = max(1, round(VALID_SHARE * num_rows))
-        parallel = kind != "real" and self.model in ("dcn-v2", "dcn-mix")
-        structure = {"structure": "parallel"} if parallel else {}
-        config["model"] = structure | config.get("model", {}) | {"name": self.model}
-        config["training"] = _pace(num_rows - num_valid) | config.get("training", {})
+        config["model"] = config.get("model", {}) | {"name": self.model}
         share = num_valid / num_rows
         config.setdefault("split", {"method": "time", "fractions": [1 - share, share]})
         return config
@@ -193,9 +188,7 @@ class CrossRankClassifier(ClassifierMixin, _Estimator):
     Args:
         model: a model's name; ``crossrank models`` lists them.
         settings: any of the settings of :func:`crossrank.train`, under their dotted names or as nested mappings. What
-            is left out is as there, except for what suits small tables and plain numbers: a DCN-V2 is parallel; below
-            8,192 rows the steps are smaller, faster and looked at more often; and a tenth of the rows, drawn by chance,
-            decides which weights are kept.
+            is left out is as there, except that a tenth of the rows, drawn by chance, decides which weights are kept.
         features: what each column means, as :class:`~crossrank.schema.Categorical`, ``Numeric`` and ``Multivalent``
             objects; other columns are not used. Left out, it is drafted as :meth:`Schema.infer` does, except that the
             numbers of an array are numbers. The columns of an array are called x0, x1, ….
@@ -254,7 +247,7 @@ class CrossRankClassifier(ClassifierMixin, _Estimator):
 class CrossRankRegressor(RegressorMixin, _Estimator):
     """Predicts a number, by least squares.
 
-    Args and attributes are those of :class:`CrossRankClassifier`; a DCN-V2 is stacked, as in :func:`crossrank.train`.
+    Args and attributes are those of :class:`CrossRankClassifier`.
 
     Example:
         >>> import numpy as np
@@ -292,21 +285,6 @@ def _cells(column: NDArray[Any]) -> NDArray[Any] | list[Any]:
         column = column.astype(np.float64)
     cells: list[Any] = column.tolist()
     return column if column.dtype.kind in "biuf" else cells
-
-
-def _pace(num_rows: int) -> dict[str, Any]:
-    """What the paper's values, meant for millions of rows, are replaced with below a few thousand."""
-    if num_rows >= FEW_ROWS:
-        return {}
-    batch_size = max(16, 2 ** (num_rows.bit_length() - 5))
-    steps = -(-num_rows // batch_size)  # of an epoch: about 24, fewer where there are hardly any rows
-    return {
-        "batch_size": batch_size,
-        "learning_rate": 5e-3,
-        "epochs": max(10, FEWEST_STEPS // steps),
-        "eval_every": max(steps, FEWEST_STEPS // 20),
-        "patience": 4,
-    }
 
 
 def _toml(value: Any) -> str:

@@ -56,13 +56,14 @@ def test_many_whole_numbers_are_numeric_and_few_are_codes():
     assert isinstance(infer(draw(lambda r: float(r.randint(0, 1)))), Categorical)
 
 
-@pytest.mark.parametrize("name", ["user_id", "userId", "MovieID", "zip_code", "ad_type"])
+@pytest.mark.parametrize("name", ["user_id", "user", "userId", "MovieID", "zip_code", "ad_type"])
 def test_whole_numbers_that_are_named_as_codes_are_categorical(name):
     assert isinstance(infer(draw(lambda r: r.randint(1, 150)), name=name), Categorical)
 
 
-def test_a_name_that_only_ends_like_an_id_is_not_one():
-    assert isinstance(infer(draw(lambda r: r.randint(1, 150)), name="bid"), Numeric)
+@pytest.mark.parametrize("name", ["bid", "user_age"])
+def test_a_name_that_only_ends_like_an_id_or_begins_so_is_not_one(name):
+    assert isinstance(infer(draw(lambda r: r.randint(1, 150)), name=name), Numeric)
 
 
 def test_padded_whole_numbers_are_codes():

@@ -17,7 +17,7 @@ from crossrank.schema import Categorical, Label, Numeric, Schema
 from crossrank.training import Config
 from crossrank.training.cuda.engine import CapturedEngine
 from crossrank.training.loss import SquaredError
-from crossrank.training.regression import as_learned, start_at_mean, with_enough_steps
+from crossrank.training.regression import as_learned, start_at_mean
 from crossrank.training.rule import UpdateRule
 
 SCHEMA = Schema(
@@ -128,13 +128,6 @@ def test_weights_saved_without_units_are_read_as_answers_in_units(run) -> None:
     model.load_state_dict(old)
     assert (model.label_mean, model.label_deviation) == (0, 1)
     assert (model.label_low, model.label_high) == (-np.inf, np.inf)
-
-
-def test_what_is_left_out_of_a_training_on_a_number_depends_on_its_rows(run, dataset) -> None:
-    few, many = (with_enough_steps(given, dataset)["training"] for given in ({}, {"training": {"batch_size": 1}}))
-    assert few["epochs"] * dataset.train.num_batches(few["batch_size"]) >= 6000 and few["patience"] > 10
-    assert (many["epochs"], many["patience"]) == (10, 2)
-    assert run.config["training"]["learning_rate"] == 0.01 and run.config["training"]["max_steps"] == 300
 
 
 def test_settings_that_were_given_stay(dataset, tmp_path) -> None:

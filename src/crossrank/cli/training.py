@@ -141,6 +141,9 @@ def train(
     ensemble: Annotated[
         int | None, typer.Option(help="Train this many seeds as one model that answers their mean.", min=1)
     ] = None,
+    tune: Annotated[
+        float | None, typer.Option(help="Look this many minutes for settings on the validation rows first.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
@@ -167,6 +170,11 @@ def train(
     else:
         meaning = _schema(opened, schema, label, positive, split=split)
         say_split(split, opened, meaning)
+    if tune is not None:
+        _refuse("--resume, which goes on with the settings it had", tune=tune if resume else None)
+        from crossrank.experiments.budget import find_settings
+
+        settings = find_settings(opened, minutes=tune, config=settings, schema=meaning, seed=seed, say=say)
     options: dict[str, Any] = {"config": settings, "schema": meaning, "overwrite": overwrite, "track": track}
     if seeds > 1:
         _refuse(f"--seeds {seeds}, which trains the seeds 0 to {seeds - 1}", seed=seed or None, profile=profile or None)
@@ -179,6 +187,7 @@ def train(
         clock = StepClock() if profile else None
         with interruptible(lambda: _how_to_resume(into)):
             run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
+        _say_filled_in(settings, run.config)
         if meaning is not None:
             _say_encodings(meaning, run.schema)
         if clock:
@@ -267,6 +276,17 @@ def _refuse(where: str, **given: Any) -> None:
 def _say_skipped(table: Any) -> None:
     for reason, count in table.skipped.items():
         say(f"left out {count:,} rows: {reason}")
+
+
+def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
+    """Tell which settings were chosen for the table, because they were left out."""
+    from crossrank.config import flatten
+    from crossrank.training import Config
+
+    plain = flatten(Config.parse({**given, "split": config["split"]}).to_dict())
+    chosen = [f"{key}={value}" for key, value in flatten(config).items() if value != plain[key]]
+    if chosen:
+        say(f"left out, so chosen for these rows: {', '.join(chosen)}")
 
 
 def _say_encodings(asked: Any, made: Any) -> None:

@@ -18,7 +18,7 @@ from crossrank.evaluation import explain
 from crossrank.evaluation.metrics import auc, log_loss
 from crossrank.files import fresh_partial, publish, writing
 from crossrank.runs import Run
-from crossrank.training import train
+from crossrank.training import Config, train
 
 SETTINGS: dict[str, dict[str, Any]] = {"embedding": {"dim": 8}, "deep": {"sizes": [64, 64]}}
 MODELS: dict[str, dict[str, Any]] = {
@@ -78,7 +78,7 @@ def run_demo(
         models = []
         for name, config in MODELS.items():
             say(f"training {name}")
-            models.append(_result(name, train(dataset, into=partial / name, config=config, seed=seed)))
+            models.append(_result(name, train(dataset, into=partial / name, config=Config.parse(config), seed=seed)))
         best_logloss, best_auc = _best(log, split)
         publish(partial, into)
     run = Run.open(into / "dcn-v2")

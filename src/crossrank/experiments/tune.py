@@ -129,7 +129,7 @@ def tune(
         rows = search.write_leaderboard(found)
         chosen = search.final(pareto_front(found)[:finalists], seeds)
         summary = search.write_result(found, chosen)
-    return TuneResult(into, rows, dict(chosen.trial.config), summary)
+    return TuneResult(into, rows, _whole(chosen.trial), summary)
 
 
 def _check_extras() -> None:
@@ -262,11 +262,17 @@ class _Search:
             }
             for split, measured in reports.items()
         }
-        result = {"trial": chosen.trial.number, "config": chosen.trial.config, "parameters": chosen.trial.parameters}
+        result = {"trial": chosen.trial.number, "config": _whole(chosen.trial), "parameters": chosen.trial.parameters}
         write_json(self.into / "result.json", {**result, "flops": chosen.trial.flops, "seeds": chosen.seeds, **summary})
         draw = _drawing(found, chosen.trial, self.criterion)
         save_figure(draw, self.into / "leaderboard.svg")
         return summary
+
+
+def _whole(trial: Trial) -> dict[str, Any]:
+    """Its config with every default written out, so that `train` fills in nothing else."""
+    values = Config.parse(trial.config).to_dict()
+    return {part: values[part] for part in ("model", "training")}
 
 
 def _drawing(found: Sequence[Trial], winner: Trial, criterion: str) -> Callable[[Any], None]:

@@ -81,11 +81,10 @@ def parse_model_settings(values: Mapping[str, Any]) -> ModelSettings:
 def build_model(settings: ModelSettings, features: Sequence[Feature], *, num_outputs: int = 1) -> Model:
     """The model that the settings describe, for the features that an encoder makes, with so many logits for a row.
 
-        >>> from crossrank.nn import OutputLayer
-    from crossrank.schema import Feature
-        >>> model = build_model(parse_model_settings({"name": "dnn"}), [Feature("user", "categorical", 100)])
-        >>> model.layout.input_dim
-        16
+    >>> from crossrank.schema import Feature
+    >>> model = build_model(parse_model_settings({"name": "dnn"}), [Feature("user", "categorical", 100)])
+    >>> model.layout.input_dim
+    16
     """
     members = [MODELS[settings.name].model(settings.layout(features), settings) for _ in range(settings.ensemble)]
     if num_outputs > 1:

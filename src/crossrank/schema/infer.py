@@ -38,6 +38,7 @@ ENOUGH_ROWS = 50  # fewer say little about what repeats
 MAX_CODES = 32  # whole numbers with at most this many values are codes: hours, days, grades
 
 CODE_WORDS = {"id", "ids", "uid", "userid", "itemid", "code", "type", "category", "zip"}
+CODED = {"user", "item", "movie", "book", "product", "customer", "flight", "store", "shop", "song", "device", "query"}
 TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "at"}
 # What people write for what is missing, in any case: among texts, and among numbers and dates
 CLEAR_MARKERS = {"?", "n/a", "#n/a", "nan", "null", "<null>", "(null)", "\\n"}
@@ -177,7 +178,8 @@ def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: li
     if whole and len(counts) == len(present) == max(numbers) - min(numbers) + 1 >= ENOUGH_ROWS:
         return "a counter"
     padded = any(isinstance(value, str) and PADDED.fullmatch(value) for value in present)
-    if len(counts) == 1 or (whole and (words & CODE_WORDS or padded or few(len(counts), len(present)))):
+    coded = bool(words & CODE_WORDS) or (words and words <= CODED)  # user, user_id, but not user_age
+    if len(counts) == 1 or (whole and (coded or padded or few(len(counts), len(present)))):
         return _categorical(name, counts, missing=missing)
     return Numeric(name=name, log_shift=1.0 if _is_skewed(numbers) else None, missing=missing)
 

@@ -12,7 +12,7 @@ from crossrank.data import EncodedDataset, SplitSettings
 from crossrank.errors import ConfigError, DataError, listing
 from crossrank.files import read_json, write_json
 from crossrank.runs.lifecycle import PLAN
-from crossrank.training.regression import with_enough_steps
+from crossrank.training.defaults import fill_in
 from crossrank.training.settings import Config
 
 
@@ -59,7 +59,8 @@ def check_resumed(folder: Path, run: Planned, dataset: EncodedDataset) -> None:
 
 
 def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) -> Config:
-    """The config as it suits a dataset: with the split that it was made with, and defaults for the kind of its label.
+    """The config as it suits a dataset: with the split that it was made with, and where it is a mapping, with
+    what was left out (:mod:`crossrank.training.defaults`).
 
     Raises:
         ConfigError: where another split is asked for, which cannot be had any more.
@@ -71,7 +72,7 @@ def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) 
         written = [key for key in asked if asked[key] != default[key]]
     else:
         written = list((config or {}).get("split", {}))
-        config = Config.parse(with_enough_steps(config or {}, dataset))
+        config = Config.parse(fill_in(config or {}, dataset))
         asked = to_dict(config.split)
     wrong = [key for key in written if asked[key] not in (made[key], "auto")]
     if wrong:

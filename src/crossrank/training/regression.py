@@ -1,4 +1,4 @@
-"""How a label that is a number is learned: at its own scale, from its mean, and with enough steps.
+"""How a label that is a number is learned: at its own scale and from its mean.
 
 A network learns the label less its mean, divided by its deviation, whatever it is measured in; its answers are turned
 back (:meth:`crossrank.models.Model.in_units`). It begins by answering the mean to every row. Cross layers multiply the
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +20,6 @@ from crossrank.models import Model
 from crossrank.nn import OutputLayer
 
 FIRST_CROSSES = 0.1  # of their usual size
-LEARNING_RATE, BATCH_SIZE, FEWEST_STEPS = 0.01, 256, 6000
 
 
 def is_number(dataset: EncodedDataset) -> bool:
@@ -58,18 +55,3 @@ def as_learned(dataset: EncodedDataset, model: Model) -> EncodedDataset:
     rows = dataclasses.replace(split.rows, labels=labels.astype(np.float32))
     learned.train = Split(rows, window_bytes=split.window_bytes)
     return learned
-
-
-def with_enough_steps(values: Mapping[str, Any], dataset: EncodedDataset) -> Mapping[str, Any]:
-    """A configuration in which what was left out of the training suits a number: short tables are read more often."""
-    if not is_number(dataset):
-        return values
-    given = values.get("training", {})
-    epochs = max(10, -(-FEWEST_STEPS // dataset.train.num_batches(given.get("batch_size", BATCH_SIZE))))
-    left_out = {
-        "learning_rate": LEARNING_RATE,
-        "batch_size": BATCH_SIZE,
-        "epochs": epochs,
-        "patience": max(2, epochs // 10),
-    }
-    return {**values, "training": left_out | given}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -16,6 +17,11 @@ from crossrank.training.schedule import ScheduleName
 
 LARGEST_PAIRED_BATCH = 8192
 LARGEST_DENSE_TABLE = 2_000_000  # weights: a pass over all of them is faster than finding the few to change
+
+
+def most_table_decay(average_decay: float, learning_rate: float) -> float:
+    """Embedding rows that shrink faster leave their average behind."""
+    return (1 - average_decay) / (2 * learning_rate) if average_decay else math.inf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,8 +85,8 @@ class TrainingSettings:
                 f"{LARGEST_PAIRED_BATCH:,} at most, got {self.batch_size:,}."
             )
         check_share("training.average_decay", self.average_decay)
-        most = (1 - self.average_decay) / (2 * (self.table_learning_rate or self.learning_rate))
-        if self.average_decay and self.table_decay > most:
+        most = most_table_decay(self.average_decay, self.table_learning_rate or self.learning_rate)
+        if self.table_decay > most:
             raise ConfigError(
                 "Embedding rows must not shrink faster than their average can follow: training.table_decay may be "
                 f"(1 - average_decay) / (2 learning_rate) = {most:.3g} at most; got {self.table_decay}.",

@@ -48,7 +48,8 @@ def train(
         data: an :class:`EncodedDataset`, the path of one, or a raw table: a path or a data frame, or the rows of each
             split as :func:`crossrank.data.open_splits` opens them.
         into: the run folder to make; until it is complete it is called ``<into>.partial``.
-        config: settings, as an object or as nested mappings; what is left out has the paper's value.
+        config: settings, as an object, which is taken as it is, or as nested mappings, in which what is left out is
+            filled in as suits the rows (:mod:`crossrank.training.defaults`).
         schema: what the columns of a raw table mean; drafted from the table where it is left out.
         seed: of initial weights, order of rows, and dropout. The same seed on the same machine gives the same weights.
         resume: go on with ``<into>.partial`` from its last checkpoint.

@@ -1,0 +1,74 @@
+"""What is left out of a configuration, as it suits the rows it is trained on.
+
+The paper's values are meant for millions of rows; from 500,000 training rows on, and where rows are compared by pairs,
+they stay. With fewer, a network learns a table by heart within a few passes: there is noise in training, the average of
+the weights is a short one, and the validation rows are asked several times a pass. A number as label is learned in more
+and larger steps. The rules were chosen on the validation rows of seven tables; docs/guides/tuning.md has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from crossrank.config import to_dict
+from crossrank.data import EncodedDataset
+from crossrank.models import parse_model_settings
+from crossrank.training.settings import most_table_decay
+
+MANY_ROWS, FEW_ROWS = 500_000, 4096
+DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
+
+
+def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any]:
+    """A configuration in which what was left out suits the training rows of a dataset; what was written stays."""
+    model, training, rows = values.get("model", {}), dict(values.get("training", {})), len(dataset.train)
+    if training.get("loss") == "pairwise":
+        return dict(values)
+    if dataset.schema.label.kind == "real":
+        return {**values, "training": _numbers(dataset, training) | training}
+    if rows >= MANY_ROWS:
+        return dict(values)
+    filled = (_few_rows if rows < FEW_ROWS else _rows)(dataset, training)
+    known = to_dict(parse_model_settings({key: model[key] for key in model if key == "name"}))
+    parts: dict[str, Any] = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
+    if rows >= FEW_ROWS:
+        parts |= {key: value for key, value in DROPOUT.items() if key in known}
+    return {**values, "training": filled | training, "model": _under(parts, model)}
+
+
+def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
+    pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.001} | given
+    steps = dataset.train.num_batches(pace["batch_size"])
+    decay = pace.get("average_decay", 1 - 1 / min(100, max(2, steps)))
+    numbers = {column.name for column in dataset.schema.numeric}
+    ids = sum(feature.vocab_size for feature in dataset.features if feature.column not in numbers)
+    most = most_table_decay(decay, pace.get("table_learning_rate") or pace["learning_rate"])
+    return pace | {
+        "average_decay": decay,
+        "table_decay": min(3.0, round(10 * ids / len(dataset.train), 2), most),
+        "epochs": max(25, -(-2000 // steps)),
+        "eval_every": max(60, steps // 4),
+        "patience": 4,
+    }
+
+
+def _few_rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
+    """About 24 steps in a pass, fewer where there are hardly any rows."""
+    batch_size = max(16, 2 ** (len(dataset.train).bit_length() - 5))
+    pace: dict[str, Any] = {"batch_size": batch_size, "learning_rate": 0.005} | given
+    steps = dataset.train.num_batches(pace["batch_size"])
+    return pace | {"epochs": max(10, 300 // steps), "eval_every": max(15, steps), "patience": 4}
+
+
+def _numbers(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
+    """A number as label needs more steps: short tables are read more often."""
+    pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.01} | given
+    epochs = max(10, -(-6000 // dataset.train.num_batches(pace["batch_size"])))
+    return pace | {"epochs": epochs, "patience": max(2, epochs // 10)}
+
+
+def _under(filled: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, over what was filled in."""
+    nested = {key: _under(value, given[key]) for key, value in filled.items() if isinstance(given.get(key), Mapping)}
+    return {**filled, **given, **nested}
