@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from crossrank.config import override
 from crossrank.data.table import open_table
 from crossrank.errors import MissingExtraError
+from crossrank.evaluation.classes import log_softmax
 from crossrank.evaluation.metrics import sigmoid
 from crossrank.runs import Run
 from crossrank.schema import Column, Label, LabelKind, Numeric, Schema
@@ -126,14 +127,17 @@ class _Estimator(BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31))
         label, weight = (_unlike(rows.frame.columns, name) for name in ("label", "weight"))
         added = {label: target} if rows.weights is None else {label: target, weight: rows.weights}
-        schema = Schema(rows.features, Label(name=label, kind=kind), weight=weight if weight in added else None)
+        classes = tuple(map(str, range(int(target.max()) + 1))) if kind == "classes" else ()
+        meaning = Label(name=label, kind=kind, classes=classes)
+        schema = Schema(rows.features, meaning, weight=weight if weight in added else None)
         table = rows.frame.with_columns(**added)[np.random.default_rng(seed).permutation(len(target))]
         how: dict[str, Any] = {"config": self._config(len(target), kind), "schema": schema, "seed": seed}
         self.run_ = _temporary(lambda folder: train(table, into=folder, test=False, progress=False, **how))
         trained = self.run_.report["training"]
         if kind == "real" and "warning" in trained:  # classes are often judged by more than their probabilities
             warnings.warn(trained["warning"], stacklevel=3)
-        shutil.rmtree(self.run_.path / "checkpoint")  # nothing to go on with: it would only weigh in a pickle
+        # There is nothing to go on with: it would only weigh in a pickle
+        shutil.rmtree(self.run_.path / "checkpoint", ignore_errors=True)
 
     def _config(self, num_rows: int, kind: LabelKind) -> dict[str, Any]:
         """The settings as :func:`crossrank.train` takes them."""
@@ -141,7 +145,7 @@ class _Estimator(BaseEstimator):
         words = [f"{name}={_toml(value)}" for name, value in given.items() if "." in name]
         config = override({name: value for name, value in given.items() if "." not in name}, words)
         num_valid = max(1, round(VALID_SHARE * num_rows))
-        parallel = kind == "binary" and self.model in ("dcn-v2", "dcn-mix")
+        parallel = kind != "real" and self.model in ("dcn-v2", "dcn-mix")
         structure = {"structure": "parallel"} if parallel else {}
         config["model"] = structure | config.get("model", {}) | {"name": self.model}
         config["training"] = _pace(num_rows - num_valid) | config.get("training", {})
@@ -150,7 +154,7 @@ class _Estimator(BaseEstimator):
         return config
 
     def _logits(self, X: Any) -> Doubles:
-        """(N,)"""
+        """(N,), or (N, K) for several classes"""
         check_is_fitted(self)
         batches = self.run_.encode(self._frame(X, reset=False))
         features = (batch._replace(numeric=batch.numeric.double()) for batch in batches)
@@ -184,7 +188,7 @@ class _Estimator(BaseEstimator):
 
 
 class CrossRankClassifier(ClassifierMixin, _Estimator):
-    """Tells two classes apart.
+    """Tells two classes apart, or several.
 
     Args:
         model: a model's name; ``crossrank models`` lists them.
@@ -198,14 +202,14 @@ class CrossRankClassifier(ClassifierMixin, _Estimator):
         random_state: of the initial weights, the order of the rows, and which of them decide.
 
     Attributes:
-        classes_: the two classes; the second is the one whose logit and probability are learned.
+        classes_: the classes; of two, the second is the one whose logit and probability are learned.
         run_: the trained :class:`~crossrank.runs.Run`. Its folder is temporary and goes with it: copy ``run_.path`` to
             keep it. A pickle holds the files of this folder and the weights in no other form.
         n_features_in_, feature_names_in_: the columns that ``fit`` saw.
         feature_importances_: what each of them is worth.
 
     Raises:
-        ValueError: for what scikit-learn refuses: more than two classes, infinite numbers, other columns.
+        ValueError: for what scikit-learn refuses: one class only, infinite numbers, other columns.
         CrossRankError: for what crossrank refuses, such as an unknown setting.
 
     Example:
@@ -221,33 +225,30 @@ class CrossRankClassifier(ClassifierMixin, _Estimator):
         """Train on the rows of X, a pandas or polars data frame or an array, with their classes and weights."""
         rows = self._read(X, y, sample_weight, dtype=None)
         kind = type_of_target(rows.target, input_name="y", raise_unknown=True)
-        if kind != "binary":
-            raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+        if kind not in ("binary", "multiclass"):
+            raise ValueError(f"Unknown label type: {kind}. The target must be classes, one for each row.")
         self.classes_, codes = np.unique(rows.target, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"Two classes are needed; got one class, {self.classes_[0]}, in all rows that count.")
-        self._train(rows, codes.astype(np.float64), kind="binary")
+        self._train(rows, codes.astype(np.float64), kind="binary" if len(self.classes_) == 2 else "classes")
         return self
 
     def decision_function(self, X: Any) -> Doubles:
-        """The logit of the second class: (N,)."""
+        """The logit of the second of two classes: (N,); of each where there are more: (N, K)."""
         return self._logits(X)
 
     def predict_proba(self, X: Any) -> Doubles:
-        """The probability of each class: (N, 2)."""
+        """The probability of each class: (N, K)."""
         logits = self._logits(X)
+        if logits.ndim == 2:
+            return np.exp(log_softmax(logits))
         return np.stack([sigmoid(-logits), sigmoid(logits)], axis=1)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The more probable class: (N,)."""
+        """The most probable class: (N,)."""
         logits = self._logits(X)  # first, so that a model that is not fitted says so
-        answers: NDArray[Any] = self.classes_[(logits > 0).astype(np.intp)]
+        answers: NDArray[Any] = self.classes_[logits.argmax(axis=1) if logits.ndim == 2 else (logits > 0).astype(int)]
         return answers
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
 
 
 class CrossRankRegressor(RegressorMixin, _Estimator):

@@ -110,8 +110,8 @@ CASES: dict[str, Case] = {
 }
 
 
-def model_case(name: str) -> Case:
-    values: dict[str, Any] = {"name": name, "embedding": {"dim": WIDTH}}
+def model_case(name: str, **more: Any) -> Case:
+    values: dict[str, Any] = {"name": name, "embedding": {"dim": WIDTH}, **more}
     if "deep" in {field.name for field in dataclasses.fields(MODELS[name].settings)}:
         values["deep"] = {"sizes": [8, 4], "activation": "tanh"}
     kinds = [
@@ -125,6 +125,7 @@ def model_case(name: str) -> Case:
 
 
 CASES |= {name: model_case(name) for name in MODELS}
+CASES["ensemble"] = model_case("dcn-v2", ensemble=2)
 
 
 def public_modules(package: Any) -> Iterator[type[nn.Module]]:

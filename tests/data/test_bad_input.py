@@ -10,7 +10,7 @@ import pytest
 
 from crossrank.data import lines
 from crossrank.data.table import open_table
-from crossrank.errors import DataError, SchemaError
+from crossrank.errors import ConfigError, DataError, SchemaError
 
 GOOD = b"a,b,c\n" + b"".join(b"%d,x,y\n" % row for row in range(2, 7))  # each row starts with its line
 
@@ -117,7 +117,9 @@ def test_a_quote_that_is_never_closed_costs_one_line_when_skipping(tmp_path):
         ("a.csv", b"a,b\n1,2\n", {"separator": ";"}, DataError, r"must be cut at ';'.*cut at ','.*separator=','"),
         ("a.tsv", b"a;b;c\n1;2;3\n", {}, DataError, r"cut at '\\t'.*cut at ';'.*separator=';'"),
         ("a.csv", b"1,2\n3,4\n", {"header": ["a", "b", "c"]}, DataError, "Line 1 of a.csv must have 3 fields.*got 2"),
-        ("a.csv", "a,b\n1,2\n".encode("utf-16"), {}, DataError, "must be UTF-8; got UTF-16"),
+        ("a.csv", b"a,b\n1,\x81\n", {"encoding": "cp1252"}, DataError, "must be cp1252; got the byte 0x81"),
+        ("a.csv", b"a,b\n1,2\n", {"encoding": "utf-99"}, ConfigError, "one that Python knows; got 'utf-99'"),
+        ("a.csv", b"a,b\n1,2\n", {"encoding": "hex"}, ConfigError, "one that Python knows; got 'hex'"),
         ("a.csv", b"a,\0\n1,2\n", {}, DataError, "Line 1 of a.csv .* NUL"),
         ("a.csv", b"\n\na,\xff\n1,2\n", {}, DataError, "Line 3 of a.csv .* UTF-8"),
         ("a.csv", b'a,"b\n1,2\n', {}, DataError, "Line 1 of a.csv .* never closed"),

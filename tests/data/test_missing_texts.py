@@ -79,7 +79,8 @@ def test_true_and_false_are_labels_in_any_case(values):
         ([2, 1, 2], ("1", "2")),
         (["2.0", "1", " 2"], ("1", "2")),
         ([1.0, -1.0, 1.0], ("-1", "1")),
-        (["yes ", "no", "yes"], ("no", "yes")),
+        (["yes ", "no", "YES"], ("no", "yes")),
+        (["A", "a", "A"], ("a", "A")),
         (["no", "yes", "no"], ("yes", "no")),
     ],
 )
@@ -91,7 +92,8 @@ def test_the_second_class_counts_as_one(values, classes):
     ("values", "classes", "message"),
     [
         ([1, 2, 3], ("1", "2"), "must be 1 or 2; got 3 in row 3"),
-        (["yes", "Yes"], ("no", "yes"), "must be no or yes; got Yes in row 2"),
+        (["yes", "ja"], ("no", "yes"), "must be no or yes; got ja in row 2"),
+        (["a", "B"], ("a", "A"), "must be a or A; got B in row 2"),
         (["yes", None], ("no", "yes"), "must be no or yes; got nothing in row 2"),
         ([1, None], ("1", "2"), "must be 1 or 2; got nothing in row 2"),
     ],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import datetime
 
 import numpy as np
@@ -9,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossrank.config import parse
-from crossrank.data import SplitSettings, open_table
+from crossrank.data import SplitSettings, open_splits, open_table
+from crossrank.data.prepare import prepare
 from crossrank.errors import ConfigError, DataError, SchemaError
+from crossrank.schema import Categorical, Label, Schema
 
 
 def assign(values, chunk_rows=1000, **options):
@@ -131,3 +134,63 @@ def test_impossible_settings_are_refused(options, message):
 def test_settings_are_read_from_a_config():
     values = {"method": "time", "column": "hour", "fractions": [0.9, 0.1]}
     assert parse(SplitSettings, values) == SplitSettings(method="time", column="hour", fractions=(0.9, 0.1))
+
+
+SCHEMA = Schema([Categorical(name="x")], Label(name="y"))
+
+
+def test_a_column_names_the_split_in_the_usual_spellings():
+    said = ["train", " Training", "VAL", "validation", "dev", "valid", "test", "Testing"]
+    assert assign({"part": said}, column="part").tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
+
+
+def test_names_of_splits_that_are_not_known_are_named():
+    with pytest.raises(DataError, match=r"got 'later', 'nothing' in 3 rows\..* split\.method"):
+        assign({"part": ["train", "later", None, "later"]}, column="part")
+    with pytest.raises(DataError, match="must say train in some rows; got 'test'"):
+        assign({"part": ["test", "test"]}, column="part")
+
+
+def test_valid_rows_are_drawn_from_the_training_rows_where_a_column_has_none():
+    said = np.array(["train"] * 9000 + ["test"] * 1000)
+    parts = assign({"part": said}, column="part", chunk_rows=700)
+    assert np.array_equal(parts == 2, said == "test")
+    assert np.mean(parts[:9000] == 1) == pytest.approx(1 / 9, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("cells", "schema", "asked", "method"),
+    [
+        (["train", "test"], SCHEMA, {}, "column"),
+        (["train", "other"], SCHEMA, {}, "random"),
+        (["train", "test"], SCHEMA, {"method": "random"}, "random"),
+        (["train", "test"], dataclasses.replace(SCHEMA, time="t"), {}, "time"),
+        (["train", "test"], dataclasses.replace(SCHEMA, time="t"), {"column": "split"}, "column"),
+        (["train", "test"], dataclasses.replace(SCHEMA, features=[Categorical(name="split")]), {}, "random"),
+    ],
+)
+def test_the_split_is_what_the_table_and_its_schema_suggest(cells, schema, asked, method):
+    table = open_table({"x": ["a", "b"], "y": [0, 1], "t": [1, 2], "split": cells})
+    decided, why = SplitSettings(**asked).decided(table, schema)
+    assert decided.method == method
+    assert bool(why) == (not asked and method != "random")
+
+
+def test_a_feature_cannot_name_the_split():
+    table = open_table({"x": ["train", "test"], "y": [0, 1]})
+    with pytest.raises(SchemaError, match="must have no other meaning; 'x' is in the schema"):
+        SplitSettings(column="x").decided(table, SCHEMA)
+
+
+def test_rows_of_files_keep_their_splits_and_the_encoder_learns_from_the_training_file_alone(tmp_path):
+    files = {"train": ["a", "b", "a"], "valid": ["v", "a"], "test": ["t", "t", "a"]}
+    for name, texts in files.items():
+        pl.DataFrame({"x": texts, "y": [0, 1, 0][: len(texts)]}).write_csv(tmp_path / f"{name}.csv")
+    table = open_splits(**{name: tmp_path / f"{name}.csv" for name in files})
+    dataset = prepare(table, SCHEMA, tmp_path / "d", progress=False)
+    assert dataset.num_rows == {"train": 3, "valid": 2, "test": 3}
+    assert dataset.manifest["split"]["method"] == "files"
+    assert [dataset.encoder.vocabularies["x"].text_of(i) for i in (2, 3)] == ["a", "b"]
+    assert dataset.encoder.features[0].vocab_size == 4
+    with pytest.raises(ConfigError, match=r"divided by their files; got split\.method=time"):
+        SplitSettings(method="time").decided(table, SCHEMA)

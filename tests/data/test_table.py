@@ -214,7 +214,7 @@ def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"separator": "::"}, {"separator": '"'}, {"separator": ""}, {"on_error": "ignore"}]
+    "options", [{"separator": "a\nb"}, {"separator": '"'}, {"separator": ""}, {"on_error": "ignore"}]
 )
 def test_an_impossible_option_is_refused(tmp_path, options):
     with pytest.raises(ConfigError):
@@ -250,3 +250,44 @@ def test_rows_are_counted_as_they_are_read(tmp_path, content):
 def test_packed_text_is_counted_too(tmp_path):
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n"))
     assert open_table(tmp_path / "t.csv.gz").num_rows() == 2
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("separator", [";", "tab", "::", "||"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "cp1252", "utf-16", "utf-16-be"])
+def test_encodings_and_separators_make_no_difference(tmp_path, encoding, separator, packed):
+    between = "\t" if separator == "tab" else separator
+    rows = [["name", "place", "n"], *(["Zoë", f"Köln {'x' * (i % 9)}", str(i)] for i in range(3_000))]
+    data = "\n".join(between.join(row) for row in rows).encode(encoding)
+    path = tmp_path / ("a.csv.gz" if packed else "a.csv")
+    path.write_bytes(gzip.compress(data) if packed else data)
+    table = open_table(path, separator=separator, encoding=encoding)
+    assert table.columns == ("name", "place", "n")
+    assert table.num_rows() == 3_000
+    assert table.head().rows() == [tuple(row) for row in rows[1:]]
+    words = next(iter(table.chunks(["n"], as_words=["n"])))
+    assert words.column("n").to_list() == [row[2] for row in rows[1:]]
+
+
+def test_a_separator_is_found_across_blocks_and_utf_16_by_its_mark(tmp_path, monkeypatch):
+    monkeypatch.setattr("crossrank.data.lines.READ_BYTES", 7)
+    text = "a::b\n" + "".join(f"{'x' * (i % 5)}:::{i}\n" for i in range(50))
+    (tmp_path / "a.txt").write_text(text)
+    found = open_table(tmp_path / "a.txt", separator="::").head()
+    assert found.rows() == [(("x" * (i % 5)) or None, f":{i}") for i in range(50)]
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress("a,b\nä,1\n".encode("utf-16")))
+    with pytest.raises(DataError, match=r"got UTF-16\. Say so with encoding="):
+        open_table(tmp_path / "c.csv.gz")
+    (tmp_path / "b.csv").write_bytes("a,b\nä,1\n".encode("utf-16"))
+    marked = open_table(tmp_path / "b.csv")
+    assert marked.head().rows() == [("ä", "1")] and marked.num_rows() == 1
+
+
+def test_text_of_another_encoding_is_refused_with_a_way_out(tmp_path):
+    (tmp_path / "a.csv").write_bytes("a,b\nK\u00f6ln,1\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"Line 2 of a\.csv must be UTF-8; got the byte 0xF6") as caught:
+        open_table(tmp_path / "a.csv").head()
+    assert 'encoding="cp1252"' in caught.value.hint
+    pl.DataFrame({"a": ["x"]}).write_csv(tmp_path / "a.csv.zst", compression="zstd")
+    with pytest.raises(ConfigError, match=r"Zstandard files must be UTF-8; got encoding 'cp1252' for a\.csv\.zst"):
+        open_table(tmp_path / "a.csv.zst", encoding="cp1252")

@@ -102,6 +102,10 @@ class DoubleInput(torch.nn.Module):
         self.cross_networks, self.cross_layers = model.cross_networks, model.cross_layers
         self.in_units = model.in_units
 
+    @property
+    def members(self):
+        return [self]
+
     def forward(self, features):
         return self.model(features._replace(numeric=features.numeric.double()))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossrank.errors import SchemaError
-from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
+from crossrank.schema import Categorical, Date, Label, Multivalent, Numeric, Schema
 
 FEATURES = [
     Categorical(name="user", min_count=2, max_size=1000),
@@ -33,7 +33,17 @@ counts = st.integers(1, 10**9)
 features = st.one_of(
     st.builds(Categorical, name=names, min_count=counts, max_size=st.none() | counts),
     st.builds(Multivalent, name=names, separator=names, hash_size=st.none() | counts),
-    st.builds(Numeric, name=names, log_shift=st.none() | st.floats(-10, 10), standardize=st.booleans()),
+    st.builds(
+        Date, name=names, parts=st.just(("hour", "age")), reference=st.just("2026-01-31"), source=st.just("when")
+    ),
+    st.builds(Categorical, name=names, source=st.just("when"), missing=st.just(("?",))),
+    st.builds(
+        Numeric,
+        name=names,
+        decimal=st.sampled_from([None, ".", ","]),
+        log_shift=st.none() | st.floats(-10, 10),
+        standardize=st.booleans(),
+    ),
 )
 
 
@@ -83,7 +93,7 @@ def edited(change):
         (lambda v: v.update(group=["q"]), r"'group' of the schema must be the name of a column or null; got \['q'\]"),
         (
             lambda v: v["label"].update(kind="binry"),
-            "must be one of 'binary', 'real'; got 'binry'. Did you mean 'binary'",
+            "must be one of 'binary', 'real', 'classes'; got 'binry'. Did you mean 'binary'",
         ),
         (lambda v: v["label"].pop("name"), "'label.name' must be given"),
         (lambda v: v["features"].append("age"), "needs a 'name' and a 'kind' out of .*; got 'age'"),
@@ -107,6 +117,33 @@ def edited(change):
 def test_a_slip_in_an_edited_schema_is_named(change, message):
     with pytest.raises(SchemaError, match=message):
         Schema.from_dict(edited(change))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"parts": ["hour", "hour"]}, "parts of column 'when' must be some different ones"),
+        ({"parts": ["year"]}, "must be one of 'hour', 'minute', 'weekday', 'month', 'day_of_year', 'age'; got 'year'"),
+        ({"format": "dd/mm/yyyy"}, "letters of strptime; got 'dd/mm/yyyy'. 31/01/2026 10:30 is %d/%m/%Y %H:%M"),
+        ({"parts": ["age"]}, "An age needs a time up to which it is counted"),
+        ({"parts": ["age"], "reference": "soon"}, "must be a time in ISO 8601; got 'soon'"),
+        ({}, "'when.hour' has 2"),
+        ({"encodings": {"hour": "scalar"}}, "must be those of 'minute', 'age'; got 'hour'"),
+        ({"parts": ["minute"], "encodings": {"minute": "pieces+x"}}, "encoding of column 'when.minute' must be"),
+        ({"source": "click", "parts": ["age"], "reference": "2026-01-31"}, "'click' has 2"),
+    ],
+)
+def test_a_slip_in_a_date_is_named(fields, message):
+    features = [{"kind": "date", "name": "when", **fields}, {"kind": "categorical", "name": "when.hour"}]
+    with pytest.raises(SchemaError, match=message):
+        Schema.from_dict({"label": {"name": "click"}, "features": features})
+
+
+def test_a_column_may_be_used_in_two_ways_and_is_read_once():
+    schema = Schema([Numeric(name="age"), Categorical(name="age group", source="age")], Label(name="click"))
+    assert schema.names == ("age", "age group") and schema.inputs == ("age",)
+    assert list(schema.required) == ["age", "click"]
+    assert Schema.from_dict(schema.to_dict()) == schema
 
 
 def test_a_column_made_in_python_is_checked_too():

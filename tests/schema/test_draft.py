@@ -75,7 +75,7 @@ def test_a_weight_must_weigh_and_a_group_must_group():
         ([1, 2, 1, 2], ("1", "2")),
         (["2.0", "1.0", "1"], ("1", "2")),
         ([-1, 1, 1], ("-1", "1")),
-        (["yes", "no ", "yes"], ("no", "yes")),
+        (["paid ", "free", "paid"], ("free", "paid")),
         (["M", "B", "NA"], ("B", "M")),
     ],
 )
@@ -83,6 +83,42 @@ def test_a_label_of_two_values_is_binary_and_says_which_counts_as_one(values, cl
     draft = draft_schema({"y": values, "a": ["x", "y", "x", "x"][: len(values)]})
     assert draft.label == Label(name="y", classes=classes)
     assert f"'{classes[1]}' counts as 1" in draft.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["yes", "no", "Yes", "NO"], ("no", "yes")),
+        (["clicked", "not clicked"], ("not clicked", "clicked")),
+        (["churn", "no churn"], ("no churn", "churn")),
+        (["N", "Y", "Y"], ("N", "Y")),
+        (["on", "off"], ("off", "on")),
+    ],
+)
+def test_the_positive_one_of_yes_and_no_needs_no_note(values, classes):
+    draft = draft_schema({"y": values, "a": ["x", "y", "x", "x"][: len(values)]})
+    assert draft.label == Label(name="y", classes=classes)
+    assert draft.notes == []
+
+
+@pytest.mark.parametrize(
+    ("values", "positive", "classes"),
+    [
+        (["free", "paid"], "Free", ("paid", "free")),
+        ([0, 1], "0", ("1", "0")),
+        (["1.0", "2.0"], "1", ("2", "1")),
+        (["yes", "no"], "no", ("yes", "no")),
+    ],
+)
+def test_the_positive_value_may_be_named(values, positive, classes):
+    draft = draft_schema({"y": values, "a": ["x", "y"]}, positive=positive)
+    assert draft.label == Label(name="y", classes=classes) and draft.notes == []
+
+
+@pytest.mark.parametrize("values", [["free", "paid"], [0.5, 1.5, 2.5], [0, 1]])
+def test_a_positive_value_that_the_label_lacks_is_refused(values):
+    with pytest.raises(SchemaError, match="one of the two values of label 'y'; got 'maybe'"):
+        draft_schema({"y": values, "a": ["x", "y", "x"][: len(values)]}, positive="maybe")
 
 
 def test_a_number_that_may_be_a_class_is_noted():
@@ -103,21 +139,46 @@ def test_a_weight_stays_one_where_a_few_rows_have_none(bad):
 @pytest.mark.parametrize(
     ("cell", "kind", "remedy"),
     [
-        (lambda i: f"{i % 90},{i % 10}", "categorical", "Write them as 1234.5"),
-        (lambda i: f"{i % 90},{i % 10}" if i % 3 != 1 else str(i % 7), "categorical", "Write them as 1234.5"),
-        (lambda i: f"${1 + i},{100 + i % 300}.00", "left out", "Write them as 1234.5"),
-        (lambda i: f"{i % 97}%", "categorical", "Write them as 1234.5"),
-        (lambda i: "unknown" if i == 16 else f"{i % 97}", "categorical", "'unknown' under \"missing\""),
-        (lambda i: "unknown" if i == 16 else f"{i / 7}", "left out", "'unknown' under \"missing\""),
+        (lambda i: f"{1 + i % 9},{100 + i % 90}", "categorical", '"decimal": "." or ","'),
+        (lambda i: f"{i % 90},{i % 10}" if i % 3 != 1 else f"{1 + i % 7},100.5", "categorical", "Write them as 1234.5"),
+        (lambda i: "no idea" if i == 16 else f"{i % 97}", "categorical", "'no idea' under \"missing\""),
+        (lambda i: "no idea" if i == 16 else f"{i / 7}", "left out", "'no idea' under \"missing\""),
     ],
 )
 def test_numbers_that_are_written_otherwise_are_noted_with_a_cell_and_a_remedy(cell, kind, remedy):
     cells = [cell(i) for i in range(ROWS)]
     (note,) = draft_features({"thing": cells, "a": ["x", "y"] * 200}).notes
     assert note.startswith(f"'thing' is {kind}, though")
-    row = 17 if "unknown" in cells else 1
+    row = 17 if "no idea" in cells else 1
     assert f"{cells[row - 1]!r} in row {row}" in note
     assert remedy in note
+
+
+@pytest.mark.parametrize(
+    ("cell", "decimal"),
+    [
+        (lambda i: f"{i % 90},{i % 10}", ","),
+        (lambda i: f"{i % 90},{i % 10}" if i % 3 != 1 else str(i % 7), ","),
+        (lambda i: f"1.{100 + i},5 €", ","),
+        (lambda i: f"${1 + i},{100 + i % 300}.00", "."),
+        (lambda i: f"1 {100 + i}.25", "."),
+        (lambda i: f"{i % 97}%", "."),
+        (lambda i: "n/a" if i == 3 else f"£{i / 4}", "."),
+    ],
+)
+def test_numbers_as_people_write_them_are_drafted_with_their_decimal_mark(cell, decimal):
+    draft = draft_features({"thing": [cell(i) for i in range(ROWS)], "a": ["x", "y"] * 200})
+    assert isinstance(draft.features[0], Numeric) and draft.features[0].decimal == decimal and not draft.notes
+    assert draft.features[0].missing == (("n/a",) if cell(3) == "n/a" else ())
+    assert f"decimal mark '{decimal}'" in "\n".join(draft.lines())
+
+
+def test_dates_whose_day_and_month_cannot_be_told_apart_are_asked_for():
+    draft = draft_features({"when": [f"0{1 + i % 9}/0{1 + i % 5}/2026" for i in range(90)], "a": ["x", "y"] * 45})
+    (note,) = draft.notes
+    assert draft.left_out == {"when": "dates whose day and month cannot be told apart"}
+    assert '{"kind": "date", "name": "when", "format": "%d/%m/%Y"} (day first) or "%m/%d/%Y" (month first)' in note
+    assert "'01/01/2026'" in note
 
 
 @pytest.mark.parametrize(
@@ -142,7 +203,7 @@ def test_a_draft_tells_its_columns_what_is_missing_what_is_left_out_and_why():
         "weight": [1.0] * ROWS,
         "key": [f"k{i}" for i in range(ROWS)],
         "still": ["x"] * ROWS,
-        "y": ["no", "yes"] * (ROWS // 2),
+        "y": ["free", "paid"] * (ROWS // 2),
     }
     *lines, note = draft_schema(table).lines()
     assert lines == [
@@ -197,7 +258,7 @@ def test_a_number_cannot_count_as_missing(text):
     [{"classes": ("a",)}, {"classes": ("a", "a")}, {"classes": ("a", "b", "c")}, {"kind": "real", "classes": "ab"}],
 )
 def test_classes_are_two_and_those_of_a_binary_label(label):
-    with pytest.raises(SchemaError, match="must be two values of a binary label"):
+    with pytest.raises(SchemaError, match="must be two different values of a binary label"):
         Label(name="y", **label)
 
 

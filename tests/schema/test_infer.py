@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossrank.schema import Categorical, Multivalent, Numeric, Schema
+from crossrank.schema import Categorical, Date, Multivalent, Numeric, Schema
 from crossrank.schema.draft import draft_schema
 
 ROWS = 400
@@ -110,11 +110,9 @@ def test_marks_inside_records_numbers_and_titles_do_not_make_text_multivalent(ce
         ("key", [f"k{i}" for i in range(ROWS)]),
         ("row_id", [7 * i for i in range(ROWS)]),
         ("counter", list(range(1, ROWS + 1))),
-        ("day", [f"2024-01-{1 + i % 28:02d}" for i in range(ROWS)]),
-        ("moment", [f"2024-01-01T10:{i % 60:02d}:00Z" for i in range(ROWS)]),
-        ("moment", [datetime.datetime(2024, 1, 1 + i % 28) for i in range(ROWS)]),
-        ("timestamp", [978300760 * 2 + 31 * (i % 50) for i in range(ROWS)]),
-        ("eventTime", [str(1_700_000_000_000 + i * i) for i in range(ROWS)]),
+        ("moment", [f"2024-01-01T10:00:{i % 60:02d}Z" for i in range(ROWS)]),
+        ("clock", [datetime.time(i % 24) for i in range(ROWS)]),
+        ("two ways", [f"2024-01-{1 + i % 28:02d}" if i % 3 else f"{1 + i % 28}/1/2024" for i in range(ROWS)]),
         ("struct", [{"a": i} for i in range(ROWS)]),
         ("blob", [bytes([i % 7]) for i in range(ROWS)]),
     ],
@@ -130,16 +128,86 @@ def test_texts_for_missing_numbers_leave_a_column_numeric_and_are_written_down(m
     assert infer([marker if i == 7 else str(n) for i, n in enumerate(draw(lambda r: r.randint(18, 90)))]).missing
 
 
-def test_codes_and_texts_keep_markers_as_values_and_dates_stay_dates():
-    assert infer(["NA" if i % 9 == 4 else str(i % 3) for i in range(ROWS)]) == Categorical(name="thing")
+def test_markers_are_missing_among_codes_and_dates_and_may_be_values_among_texts():
+    assert infer(["NA" if i % 9 == 4 else str(i % 3) for i in range(ROWS)]) == Categorical(
+        name="thing", missing=("NA",)
+    )
     assert infer(["NA" if i % 9 == 4 else "de" for i in range(ROWS)]) == Categorical(name="thing")
     assert infer(["NA", "-"] * 30) == Categorical(name="thing")
-    assert infer(["NA" if i % 9 == 4 else f"2024-01-{1 + i % 28:02d}" for i in range(ROWS)]) is None
+    dates = infer(["NA" if i % 9 == 4 else f"2024-01-{1 + i % 28:02d}" for i in range(ROWS)])
+    assert isinstance(dates, Date) and dates.missing == ("NA",)
 
 
-@pytest.mark.parametrize("written", ["{:02d}/11/2024", "2024/11/{:02d}", "{:d}.11.2024", "11/{:d}/2024 9:30"])
-def test_dates_are_known_in_other_spellings(written):
-    assert infer([written.format(1 + i % 28) for i in range(ROWS)]) is None
+@pytest.mark.parametrize("marker", ["?", " N/A", "NULL", "\\N"])
+def test_markers_that_can_be_nothing_else_are_missing_among_texts_and_sets_too(marker):
+    texts = [marker if i % 9 == 4 else "de" if i % 2 else "fr" for i in range(ROWS)]
+    assert infer(texts) == Categorical(name="thing", missing=(marker.strip(),))
+    sets = draw(lambda r: "|".join(r.sample(GENRES, r.randint(1, 3))))
+    assert infer([marker, *sets]) == Multivalent(name="thing", missing=(marker.strip(),))
+
+
+@pytest.mark.parametrize(
+    ("written", "form"),
+    [
+        ("2024-11-{:02d}", "iso"),
+        ("2024-11-{:02d}T10:00:00Z", "iso"),
+        ("2024-11-{:02d} 10:00:00.5+02:00", "iso"),
+        ("{:02d}/11/2024", "%d/%m/%Y"),
+        ("2024/11/{:02d}", "%Y/%m/%d"),
+        ("{:d}.11.2024", "%d.%m.%Y"),
+        ("11/{:d}/2024 9:30", "%m/%d/%Y %H:%M"),
+        ("{:d} Nov 2024", "%d %b %Y"),
+        ("{:d}-Nov-2024", "%d-%b-%Y"),
+        ("November {:d}, 2024", "%B %d, %Y"),
+        ("{:d} Nov 2024 10:00:00", "%d %b %Y %H:%M:%S"),
+        ("202411{:02d}", "%Y%m%d"),
+    ],
+)
+def test_dates_are_known_in_the_spellings_people_use(written, form):
+    found = infer([written.format(1 + i % 28) for i in range(ROWS)])
+    last = found.reference[:10]
+    assert found == Date(name="thing", format=form, parts=("weekday", "age"), reference=found.reference)
+    assert last == "2024-11-28"
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "form"),
+    [
+        ("timestamp", [978300760 * 2 + 31 * (i % 50) for i in range(ROWS)], "unix"),
+        ("eventTime", [str(1_700_000_000_000 + 1000 * i * i) for i in range(ROWS)], "unix-ms"),
+        ("created_at", [1_700_000_000_000_000 + 10**6 * i * i for i in range(ROWS)], "unix-us"),
+        ("day", [20141000 + 1 + i % 28 for i in range(ROWS)], "%Y%m%d"),
+        ("moment", [datetime.datetime(2024, 1, 1 + i % 28) for i in range(ROWS)], "iso"),
+    ],
+)
+def test_numbers_and_objects_that_are_times_are_dates(name, cells, form):
+    found = infer(cells, name=name)
+    assert isinstance(found, Date) and found.format == form
+
+
+def test_a_month_whose_short_name_is_its_name_is_not_ambiguous():
+    assert infer([f"{1 + i % 28} May 2024" for i in range(ROWS)]).format == "%d %b %Y"
+
+
+def test_whole_numbers_that_are_no_days_of_a_calendar_stay_numbers():
+    assert isinstance(infer([20141000 + i % 99 for i in range(ROWS)]), Numeric)
+    assert isinstance(infer([1_700_000_000 + i * i for i in range(ROWS)], name="price"), Numeric)
+
+
+@pytest.mark.parametrize(
+    ("step", "count", "parts"),
+    [
+        (datetime.timedelta(hours=1), 24, ("hour",)),
+        (datetime.timedelta(minutes=7), 50, ("hour", "minute")),
+        (datetime.timedelta(days=1), 10, ("age",)),
+        (datetime.timedelta(days=1), 15, ("weekday", "age")),
+        (datetime.timedelta(days=1), 200, ("weekday", "age")),
+        (datetime.timedelta(days=1), 365, ("weekday", "month", "day_of_year", "age")),
+        (datetime.timedelta(hours=30), 365, ("hour", "weekday", "month", "day_of_year", "age")),
+    ],
+)
+def test_a_date_has_the_parts_that_its_range_supports(step, count, parts):
+    assert infer([datetime.datetime(2024, 3, 1) + i * step for i in range(count)]).parts == parts
 
 
 def test_the_index_that_pandas_writes_is_left_out():
@@ -175,7 +243,7 @@ def test_a_data_frame_drafts_the_same_schema_as_its_lists():
     frame = pl.DataFrame(table)
     schema = Schema.infer(frame)
     assert schema == Schema.infer(table)
-    assert schema.names == ("user", "tags", "price", "age")
+    assert schema.names == ("user", "tags", "price", "age", "day")
     assert Schema.from_dict(schema.to_dict()) == schema
     text = pl.read_csv(frame.drop("tags").write_csv().encode(), infer_schema=False)
     assert Schema.infer(text).features == tuple(feature for feature in schema.features if feature.name != "tags")

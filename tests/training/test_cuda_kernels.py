@@ -197,10 +197,28 @@ def test_rows_with_a_small_gradient_are_read_as_they_are_by_now(size) -> None:
     torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
 
 
+def test_rows_whose_squared_gradient_is_too_small_for_float32_stay_finite() -> None:
+    made = rule(0.9999, [0.01])
+    segments, first = segments_of(0, 30, 2, 90), torch.tensor([0, 5], device=DEVICE)
+    ends = []
+    for module in (kernels, plain):
+        table, step = LazyTable(numbers(4, 90, 5), made), torch.zeros((), dtype=torch.int64, device=DEVICE)
+        for t in range(4):
+            total, squares = module.sum_segments(segments, Gradient(1e-25 * numbers(t, 30, 10), first, 5))
+            shared = module.begin_update(step, squares[None], squares.sum().view(1), made, clip_norm=0.0)
+            module.adam_rows(table, segments, total, shared)
+        ends.append([table.weight, table.state])
+    for got, expected in zip(*ends, strict=True):
+        close(got, expected)
+
+
 @pytest.mark.parametrize(
     ("decay", "clip", "rates", "options"),
     cases(
-        [0.0, 0.6, 0.9999], [0.0, 0.5], RATES, [{}, {"schedule": "cosine", "warmup_steps": 3}, {"table_decay": 0.001}]
+        [0.0, 0.6, 0.9999],
+        [0.0, 0.5],
+        RATES,
+        [{}, {"schedule": "cosine", "warmup_steps": 3}, {"table_decay": 0.001}, {"table_learning_rate": 0.03}],
     ),
 )
 def test_the_updates_of_dense_weights_and_rows(decay, clip, rates, options) -> None:

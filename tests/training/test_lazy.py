@@ -195,7 +195,7 @@ def batches(count: int) -> list[tuple[Features, torch.Tensor]]:
     return made
 
 
-def by_loops(steps, *, lr: float, clip: float, decay: float) -> tuple[dict, dict]:
+def by_loops(steps, *, lr: float, table_lr: float, clip: float, decay: float) -> tuple[dict, dict]:
     """The textbook: Adam and average of every row at every step, without gradient where a batch does not read it."""
     model = Tiny()
     tables = [model.embedding.table(i).detach().numpy().copy() for i in range(3)]
@@ -226,22 +226,22 @@ def by_loops(steps, *, lr: float, clip: float, decay: float) -> tuple[dict, dict
             mean[key] = 0.9 * mean[key] + 0.1 * scale * g
             square[key] = 0.999 * square[key] + 0.001 * (scale * g) ** 2
             spread = np.sqrt(square[key] / (1 - 0.999**t)) + 1e-8
-            weights[key] = weights[key] - lr * mean[key] / (1 - 0.9**t) / spread
+            rate = lr if key == "dense" else table_lr
+            weights[key] = weights[key] - rate * mean[key] / (1 - 0.9**t) / spread
         d = min(decay, (1 + t) / (10 + t))
         for key in weights:
             average[key] = d * average[key] + (1 - d) * weights[key]
     return weights, average
 
 
+@pytest.mark.parametrize(("tables", "table_lr"), [("lazy", None), ("lazy", 0.2), ("dense", 0.2)])
 @pytest.mark.parametrize("decay", [0.9999, 0.6])
-def test_lazy_training_equals_adam_of_every_row_at_every_step(decay) -> None:
-    model = Tiny()
-    optimizer = Optimizer(
-        model, TrainingSettings(tables="lazy", learning_rate=0.05, clip_norm=10.0, average_decay=decay)
-    )
+def test_lazy_training_equals_adam_of_every_row_at_every_step(decay, tables, table_lr) -> None:
+    model, rates = Tiny(), {"learning_rate": 0.05, "table_learning_rate": table_lr}
+    optimizer = Optimizer(model, TrainingSettings(tables=tables, clip_norm=10.0, average_decay=decay, **rates))
     for features, target in batches(40):
         optimizer.step((model(features) - target).square().mean())
-    weights, average = by_loops(40, lr=0.05, clip=10.0, decay=decay)
+    weights, average = by_loops(40, lr=0.05, table_lr=table_lr or 0.05, clip=10.0, decay=decay)
     for expected, averaged in ((weights, False), (average, True)):
         with optimizer.using(averaged=averaged):
             np.testing.assert_allclose(model.weight.detach(), expected["dense"], rtol=0, atol=1e-8)

@@ -70,7 +70,9 @@ def test_a_killed_training_resumes_to_the_same_weights(dataset, tmp_path, monkey
 @pytest.mark.parametrize("layer", ["full", "mixture"])
 def test_the_initial_spectrum_is_that_of_the_model_before_its_first_step(layer, dataset, tmp_path, monkeypatch) -> None:
     built, module = [], sys.modules["crossrank.training.finish"]
-    monkeypatch.setattr(module, "build_model", lambda *made: built.append(build_model(*made)) or built[-1])
+    monkeypatch.setattr(
+        module, "build_model", lambda *made, **how: built.append(build_model(*made, **how)) or built[-1]
+    )
     config = Config.parse(SMALL | {"model": {**SMALL["model"], "cross": {"layer": layer}}})
     run = train(dataset, into=tmp_path / "run", config=config, seed=3)
     assert len(built) == 1  # none is built to look at afterwards

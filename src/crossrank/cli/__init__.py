@@ -14,15 +14,16 @@ from typing import Annotated, Any
 import typer
 
 import crossrank
-from crossrank.cli import experiments, explaining, models, tables, training
+from crossrank.cli import experiments, explaining, models, schemas, tables, training
 from crossrank.cli.app import app, bench_commands, data_commands, say, talk
 from crossrank.errors import CrossRankError
 
-__all__ = ["app", "experiments", "explaining", "main", "models", "tables", "training"]
+__all__ = ["app", "experiments", "explaining", "main", "models", "schemas", "tables", "training"]
 
 # As a newcomer meets them
 ORDER = [
     "demo",
+    "schema",
     "prepare",
     "train",
     "evaluate",
@@ -70,7 +71,7 @@ def _as_options(hint: str) -> str:
         written = f"{name} {value if value.isalpha() else repr(value) if value.isprintable() else f'${value!r}'}"
         return written if name in known else f"crossrank prepare … {written}"
 
-    return re.sub(r"""\b(on_error|separator)=("[^"]*"|'[^']*')""", option, hint)
+    return re.sub(r"""\b(on_error|separator|encoding)=("[^"]*"|'[^']*')""", option, hint)
 
 
 def _version(show: bool) -> None:

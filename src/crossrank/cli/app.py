@@ -48,7 +48,12 @@ def models_from(incomplete: str) -> list[tuple[str, str]]:
 
 
 OnError = Literal["raise", "skip"]
-Separator = Annotated[str | None, typer.Option(help="What stands between two fields; guessed if left out.")]
+Separator = Annotated[
+    str | None, typer.Option(help="What stands between two fields, such as ';', tab or '::'; guessed if left out.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(help="Of text: utf-8, latin-1, cp1252, utf-16; left out, UTF-8 or marked UTF-16.")
+]
 OnBadRow = Annotated[OnError, typer.Option("--on-error", help="What a bad row does: raise, or skip and count it.")]
 OnBadLine = Annotated[OnError, typer.Option("--on-error", help="What a line that cannot be read does: raise, or skip.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.", autocompletion=runs_from)]

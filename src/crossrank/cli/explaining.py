@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossrank.cli.app import Json, Overwrite, app, number, out, runs_from, say, table_of
+from crossrank.cli.app import Encoding, Json, Overwrite, Separator, app, number, out, runs_from, say, table_of
 from crossrank.errors import ConfigError
 from crossrank.results import Cross
 
@@ -77,12 +77,16 @@ def report(
     ] = None,
     group_column: Annotated[str | None, typer.Option(help="Break the metrics down by this column.")] = None,
     data: Annotated[Path | None, typer.Option(help="A dataset or table to draw the curves from.")] = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
 ) -> None:
     """Write one self-contained page about a run: metrics, curves, crosses, spectra, settings."""
+    from crossrank.data import open_data
     from crossrank.reports import write_report
     from crossrank.runs import Run
 
-    say(f"report: {write_report([Run.open(run) for run in runs], into, group_column=group_column, data=data)}")
+    opened = open_data(data, separator=separator, encoding=encoding) if data else None
+    say(f"report: {write_report([Run.open(run) for run in runs], into, group_column=group_column, data=opened)}")
 
 
 @app.command(epilog="Example: crossrank compress runs/first --rank auto --dataset data/clicks --into runs/small")
@@ -173,7 +177,7 @@ def _features(run: Path, *, top: int) -> Found:
     opened = Run.open(run)
     features = opened.importance[:top]
     rows = [(one["feature"], f"{one['importance']:.5f}", f"{one['deviation']:.5f}") for one in features]
-    metric = "log loss" if opened.schema.label.kind == "binary" else "RMSE"
+    metric = "RMSE" if opened.schema.label.kind == "real" else "log loss"
     title = f"importance: how much the {metric} rises when a feature is shuffled"
     absent = "this run was trained before importance was kept: train it again"
     return Found(features, title, ("feature", "importance", "deviation"), rows, absent=absent)

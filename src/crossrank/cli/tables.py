@@ -9,7 +9,18 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from crossrank.cli.app import Json, OnBadLine, Overwrite, SchemaFile, Separator, data_commands, out, say, table_of
+from crossrank.cli.app import (
+    Encoding,
+    Json,
+    OnBadLine,
+    Overwrite,
+    SchemaFile,
+    Separator,
+    data_commands,
+    out,
+    say,
+    table_of,
+)
 
 NARROWEST = 10  # a narrower column of values says nothing
 
@@ -21,6 +32,7 @@ def data_describe(
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
     min_count: Annotated[int, typer.Option(help="Tell the share of values seen less often than this.")] = 10,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadLine = "raise",
     as_json: Json = False,
 ) -> None:
@@ -28,12 +40,12 @@ def data_describe(
     from crossrank.data.describe import describe
     from crossrank.schema import Schema
 
-    options: dict[str, Any] = {"separator": separator, "on_error": on_error}
+    options: dict[str, Any] = {"separator": separator, "encoding": encoding, "on_error": on_error}
     told = describe(source, schema=Schema.load(schema) if schema else None, label=label, min_count=min_count, **options)
     if as_json:
         print(json.dumps(told.to_dict()))
         return
-    mean = "" if told.label is None else f", mean of '{told.label}' {told.label_rate:.4f}"
+    mean = "" if told.label_rate is None else f", mean of '{told.label}' {told.label_rate:.4f}"
     headings = ("column", "kind", "values", "missing", f"seen < {min_count}", "signal", "most frequent")
     rows = []
     for column in told.columns:

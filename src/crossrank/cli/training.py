@@ -10,6 +10,7 @@ import typer
 
 from crossrank.cli.app import (
     ConfigFile,
+    Encoding,
     Json,
     OnBadLine,
     OnBadRow,
@@ -27,6 +28,7 @@ from crossrank.cli.app import (
     table_of,
     talk,
 )
+from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
 from crossrank.errors import ConfigError
 
 Tracked = Literal["tensorboard", "mlflow"]
@@ -64,57 +66,80 @@ def demo(
 
 @app.command(epilog="Example: crossrank prepare clicks.csv --schema schema.json --into data/clicks")
 def prepare(
-    sources: Annotated[list[Path], typer.Argument(help="Tables (csv, tsv, parquet), or folders of them.")],
     into: Annotated[Path, typer.Option(help="The dataset folder to make.")],
+    sources: Annotated[
+        list[Path] | None, typer.Argument(help="Tables (csv, tsv, parquet), or folders of them.", show_default=False)
+    ] = None,
+    train_rows: TrainRows = None,
+    valid_rows: ValidRows = None,
+    test_rows: TestRows = None,
     schema: SchemaFile = None,
     source: Annotated[str | None, typer.Option(help="A known set: criteo, movielens-1m or avazu.")] = None,
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    positive: Positive = None,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadRow = "raise",
     sets: Sets = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Encode tables into a dataset that training reads at full speed.
 
-    Splits are set with --set split.method=random|time|time-then-random|group, split.column=NAME and
-    split.fractions=[0.8,0.1,0.1].
+    Splits are set with --set split.method=random|time|time-then-random|group|column, split.column=NAME and
+    split.fractions=[0.8,0.1,0.1]. A column alone is one that names each row's split.
     """
     from crossrank.config import check_keys, override, parse
     from crossrank.data.prepare import prepare as prepare_dataset
     from crossrank.data.splits import SPLITS, SplitSettings
-    from crossrank.data.table import open_table
 
     values = override({}, sets or [])
     check_keys(values, {"split": SplitSettings()})
+    split = parse(SplitSettings, values.get("split", {}), path="split")
+    divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
     if source:
-        _refuse(f"--source {source}, which says so itself", schema=schema, label=label, separator=separator)
+        given = {
+            "schema": schema, "label": label, "positive": positive, "separator": separator, "encoding": encoding
+        }  # fmt: skip
+        _refuse(f"--source {source}, which says so itself", **given, **divided)
         from crossrank.data.sources import open_source
 
-        table, meaning, split = open_source(source, sources, on_error=on_error)
+        table, meaning, usual = open_source(source, sources or [], on_error=on_error)
+        split = split if "split" in values else usual
     else:
-        table = open_table(sources, separator=separator, on_error=on_error)
-        meaning, split = _schema(table, schema, label), SplitSettings()
-    if "split" in values:
-        split = parse(SplitSettings, values["split"], path="split")
+        table = open_rows(sources, divided, separator=separator, encoding=encoding, on_error=on_error)
+        meaning = _schema(table, schema, label, positive, split=split)
+    split = say_split(split, table, meaning)
     dataset = prepare_dataset(table, meaning, into, split=split, on_error=on_error, overwrite=overwrite)
     rows = dataset.num_rows
     _say_skipped(table)
     for name, share in zip(SPLITS, split.fractions, strict=False):
-        if share and name not in rows:
+        if share and name not in rows and not split.may_lack_test:
             say(f"warning: {sum(rows.values()):,} rows are so few that none is a {name} row")
     say(f"dataset: {into} ({', '.join(f'{name} {count:,}' for name, count in rows.items())} rows)")
 
 
 @app.command(epilog="Example: crossrank train clicks.csv --into runs/first --set model.cross.num_layers=3 --seeds 5")
 def train(
-    data: Annotated[Path, typer.Argument(help="A dataset made by `prepare`, or a table (csv, tsv, parquet).")],
     into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    data: Annotated[
+        Path | None,
+        typer.Argument(help="A dataset made by `prepare`, or a table (csv, tsv, parquet).", show_default=False),
+    ] = None,
+    train_rows: TrainRows = None,
+    valid_rows: ValidRows = None,
+    test_rows: TestRows = None,
     config: ConfigFile = None,
     sets: Sets = None,
     schema: SchemaFile = None,
     label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    positive: Positive = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     seeds: Annotated[int, typer.Option(help="Train this many models; report mean and deviation.", min=1)] = 1,
+    ensemble: Annotated[
+        int | None, typer.Option(help="Train this many seeds as one model that answers their mean.", min=1)
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
@@ -123,18 +148,24 @@ def train(
 ) -> None:
     """Train a model, measure it on the test rows, and save it as a run folder."""
     from crossrank.config import load_toml, override
-    from crossrank.data import EncodedDataset, open_data
+    from crossrank.data import EncodedDataset
     from crossrank.training import Config, train_seeds
     from crossrank.training import train as train_run
     from crossrank.training.profile import StepClock
 
-    settings = override(load_toml(config) if config else {}, sets or [])
-    Config.parse(settings)  # before anything is read
-    meaning, opened = None, open_data(data)
+    sets = [*(sets or []), *([f"model.ensemble={ensemble}"] if ensemble else [])]
+    settings = override(load_toml(config) if config else {}, sets)
+    split = Config.parse(settings).split  # before anything is read
+    divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
+    meaning, opened = None, open_rows(data, divided, separator=separator, encoding=encoding)
     if isinstance(opened, EncodedDataset):
-        _refuse("a prepared dataset, which has its schema", schema=schema, label=label)
+        given = {
+            "schema": schema, "label": label, "positive": positive, "separator": separator, "encoding": encoding
+        }  # fmt: skip
+        _refuse("a prepared dataset, which has its schema", **given)
     else:
-        meaning = _schema(opened, schema, label)
+        meaning = _schema(opened, schema, label, positive, split=split)
+        say_split(split, opened, meaning)
     options: dict[str, Any] = {"config": settings, "schema": meaning, "overwrite": overwrite, "track": track}
     if seeds > 1:
         _refuse(f"--seeds {seeds}, which trains the seeds 0 to {seeds - 1}", seed=seed or None, profile=profile or None)
@@ -149,7 +180,9 @@ def train(
             run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
         if clock:
             _show_profile(clock.rows())
-        _show_metrics(run.report["test"], as_json)
+        _show_metrics(run.report["test" if "test" in run.report else "valid"], as_json)
+        if "test" not in run.report:
+            say("note: there are no test rows; these are the validation rows, which also chose the weights")
         if "warning" in run.report["training"]:
             say(f"warning: {run.report['training']['warning']}")
         if run.report["training"]["still_improving"]:
@@ -168,6 +201,7 @@ def evaluate(
         str | None, typer.Option(help="Which rows of a dataset: train, valid or test; left out, test.")
     ] = None,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadLine = "raise",
     as_json: Json = False,
 ) -> None:
@@ -180,7 +214,7 @@ def evaluate(
     if data is None:
         _show_metrics(_stored(opened, split or "test"), as_json)
         return
-    table = open_data(data, separator=separator, on_error=on_error)
+    table = open_data(data, separator=separator, encoding=encoding, on_error=on_error)
     if isinstance(table, EncodedDataset):
         _show_metrics(measure(opened, table, split=split or "test"), as_json)
         return
@@ -205,6 +239,7 @@ def predict(
         str | None, typer.Option(help="The new column's name; left out, probability, or prediction of a number.")
     ] = None,
     separator: Separator = None,
+    encoding: Encoding = None,
     on_error: OnBadLine = "raise",
     overwrite: Overwrite = False,
 ) -> None:
@@ -213,7 +248,7 @@ def predict(
     from crossrank.runs import Run
     from crossrank.serving.tables import predict_table
 
-    opened, rows = Run.open(run), open_table(table, separator=separator, on_error=on_error)
+    opened, rows = Run.open(run), open_table(table, separator=separator, encoding=encoding, on_error=on_error)
     count = predict_table(opened, rows, into, column=column, overwrite=overwrite)
     _say_skipped(rows)
     say(f"{count:,} rows: {into}")
@@ -239,19 +274,22 @@ def _how_to_resume(into: Path) -> str:
     return f"go on from the last evaluation with: {same_command('--resume')}"
 
 
-def _schema(table: Any, schema: Path | None, label: str | None) -> Any:
+def _schema(table: Any, schema: Path | None, label: str | None, positive: str | None, *, split: Any) -> Any:
     """The schema from a file, or a draft that is shown to the person; and warnings about its columns."""
     from crossrank.data.describe import column_warnings
+    from crossrank.data.drafting import draft_table
     from crossrank.schema import Schema
-    from crossrank.schema.draft import draft_schema
 
     head = table.head()
     if schema is not None:
+        _refuse("--schema, whose label has its classes", positive=positive)
         meaning = Schema.load(schema)
     else:
-        draft = draft_schema(head, label=label)
+        draft = draft_table(table, label=label, positive=positive, split=split.names_column)
         meaning = draft.schema
-        say(f"no --schema: drafted one, with the {meaning.label.kind} label '{meaning.label.name}' and")
+        target = meaning.label
+        counted = f" ('{target.classes[1]}' counts as 1)" if target.classes and target.kind == "binary" else ""
+        say(f"no --schema: drafted one, with the {target.kind} label '{target.name}'{counted} and")
         for line in draft.lines():
             say(line)
     for warning in column_warnings(head, meaning):
@@ -295,8 +333,9 @@ def _show_spread(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary))
         return
-    table = table_of("metric", "mean", "deviation", title=f"test rows, {summary['seeds']} seeds")
-    for name, spread in summary["test"].items():
+    split = "test" if "test" in summary else "valid"
+    table = table_of("metric", "mean", "deviation", title=f"{split} rows, {summary['seeds']} seeds")
+    for name, spread in summary[split].items():
         table.add_row(name, f"{spread['mean']:.5f}", f"{spread['deviation']:.5f}")
     out.print(table)
 

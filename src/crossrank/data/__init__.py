@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from crossrank.data.prepare import encode_table
     from crossrank.data.rows import EncodedRows
     from crossrank.data.splits import SPLITS, SplitSettings
-    from crossrank.data.table import Table, open_table
+    from crossrank.data.table import Table, open_splits, open_table
     from crossrank.data.writer import DatasetWriter
 
 _HOMES = {
@@ -28,7 +28,7 @@ _HOMES = {
     "prepare": ("encode_table",),
     "rows": ("EncodedRows",),
     "splits": ("SPLITS", "SplitSettings"),
-    "table": ("Table", "open_table"),
+    "table": ("Table", "open_splits", "open_table"),
     "writer": ("DatasetWriter",),
 }
 
@@ -48,6 +48,7 @@ __all__ = [
     "Table",
     "encode_table",
     "open_data",
+    "open_splits",
     "open_table",
 ]
 

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from crossrank.data.ordered import Prior, statistics
 from crossrank.data.rows import Floats, Ids, Positions
 from crossrank.data.vocabulary import FIRST_ID, UNSEEN_ID
 from crossrank.errors import SchemaError, did_you_mean, listing
-from crossrank.schema import Cross, Feature
+from crossrank.schema import Cross, Feature, LabelKind
 
 Keys = NDArray[np.uint64]
 
@@ -82,7 +82,7 @@ class CellCodes:
         cells: CellKeys,
         known: tuple[Keys, NDArray[np.int64], NDArray[np.float64]],
         prior: Prior,
-        kind: Literal["binary", "real"],
+        kind: LabelKind,
     ) -> None:
         self.cross, self.cells, self.prior, self.kind = cross, cells, prior, kind
         self._keys, self._counts, self._sums = known
@@ -146,7 +146,7 @@ class CellCodes:
         cls,
         cross: Cross,
         features: Sequence[Feature],
-        kind: Literal["binary", "real"],
+        kind: LabelKind,
         tensors: Mapping[str, NDArray[Any]],
     ) -> CellCodes:
         """The inverse of :meth:`tensors`, given the features without crosses."""

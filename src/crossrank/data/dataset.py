@@ -17,6 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from crossrank.data.arrays import array_checksum, map_array
 from crossrank.data.batches import Batch, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
@@ -198,7 +200,11 @@ class EncodedDataset:
         rows = EncodedRows(self._array(name, "categorical"), self._array(name, "numeric"), tuple(bags), orders)
         weights = self._array(name, "weights") if self.schema.weight else None
         groups = self._array(name, "groups") if self.schema.group else None
-        return Split(LabeledRows(rows, self._array(name, "labels"), weights, groups, given.get("times")))
+        labels, kept = self._array(name, "labels"), self.schema.label.negatives_kept
+        if kept is not None and name != "train":  # rows that are measured: a negative one stands for 1 / kept
+            each = np.where(labels == 0, np.float32(1 / kept), np.float32(1))
+            weights = each if weights is None else each * weights
+        return Split(LabeledRows(rows, labels, weights, groups, given.get("times")))
 
     def _has(self, split: str, name: str) -> bool:
         return f"{split}/{name}.npy" in self.manifest["arrays"]

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from crossrank.data.lines import LineBuffer
+from crossrank.data.lines import UNIT_SEPARATOR, UTF_16_MARKS, LineBuffer
 from crossrank.data.packed_texts import PAD, WORD_BYTES, Bytes, Places, Words, words_in
 from crossrank.data.parallel import for_each
 from crossrank.data.parts import Piece, check_names
@@ -29,6 +29,7 @@ BOM = b"\xef\xbb\xbf"
 MISREAD = (BOM, b"x\x01", b"x^", b"x\x9c", b"x\xda")  # polars would drop the first and decompress the others
 HEADER_LINES = 1 << 10  # a name in quotes may have line ends
 EVERY_LINE = 1 << 62
+ENCODING_HINT = 'Is it in another encoding? Give encoding="cp1252", or leave such lines out with on_error="skip".'
 SKIP_HINT = 'Mend or remove it, or leave such lines out with on_error="skip".'
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # how gzip and zstandard begin
 COUNTED_BYTES = 1 << 20
@@ -44,13 +45,23 @@ class DelimitedFile:
         separator: what stands between two fields; None to look at the suffix, then at the first line.
         header: the column names, where the file has no header line.
         on_error: raise for the first line that cannot be read, or leave such lines out and count them.
+        encoding: of the text, as :class:`LineBuffer` takes it.
     """
 
     unit = "line"
 
-    def __init__(self, path: Path, separator: str | None, header: Sequence[str] | None, on_error: OnError) -> None:
+    def __init__(
+        self,
+        path: Path,
+        separator: str | None,
+        header: Sequence[str] | None,
+        on_error: OnError,
+        encoding: str | None = None,
+    ) -> None:
         self.path, self.name, self.on_error = path, path.name, on_error
-        with LineBuffer(path) as buffer:
+        self._recoding = (encoding, separator if separator and len(separator) > 1 else None)
+        separator = UNIT_SEPARATOR if self._recoding[1] else separator
+        with LineBuffer(path, *self._recoding) as buffer:
             first_line = self._first_line(buffer)
             self.separator = separator or _guess_separator(path, first_line)
             buffer.fill(HEADER_LINES)
@@ -75,8 +86,8 @@ class DelimitedFile:
         """The first line with something in it; what stands before it is taken."""
         buffer.fill(1)
         start = buffer.peek(1)[0].tobytes()
-        if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise DataError(f"{self.name} must be UTF-8; got UTF-16.", hint="Save it as UTF-8 first.")
+        if start.startswith(UTF_16_MARKS):
+            raise DataError(f"{self.name} must be UTF-8; got UTF-16.", hint='Say so with encoding="utf-16".')
         if start.startswith(BOM):
             buffer.take(len(BOM))
         while (line := buffer.peek(1)[0].tobytes()) in (b"\n", b"\r\n"):
@@ -93,7 +104,7 @@ class DelimitedFile:
 
         Some of the columns may come as words, where that is quicker and no text of the block is too long for it.
         """
-        with LineBuffer(self.path) as buffer:
+        with LineBuffer(self.path, *self._recoding) as buffer:
             buffer.skip(self._head_bytes)
             while piece := self._next(buffer, columns, rows, skipped, as_words):
                 if piece.frame.height:
@@ -119,11 +130,11 @@ class DelimitedFile:
 
     def num_rows(self) -> int | None:
         """How many rows there are, where counting line feeds tells it; None for quotes, blank lines, packed text."""
-        if self.on_error == "skip":
+        if self.on_error == "skip" or any(self._recoding):
             return None
         count, last = 0, b"\n"
         with self.path.open("rb") as file:
-            packed = file.read(4).startswith(PACKED)
+            packed = file.read(4).startswith((*PACKED, *UTF_16_MARKS))
             file.seek(self._head_bytes)
             while block := file.read(COUNTED_BYTES):
                 ends = np.frombuffer(last + block.replace(b"\r", b""), np.uint8) == LF
@@ -204,7 +215,8 @@ class DelimitedFile:
         good = []
         for record in records:
             if record.flaw and self.on_error == "raise":
-                raise self._error(record.line, record.flaw)
+                hint = ENCODING_HINT if record.flaw.reason == "invalid UTF-8" else SKIP_HINT
+                raise self._error(record.line, record.flaw, hint=hint)
             if record.flaw:
                 skipped[record.flaw.reason] += 1
             elif record.fields:
@@ -218,7 +230,7 @@ class DelimitedFile:
         block, _ = buffer.peek(lines)
         return read_records(block.tobytes(), self.separator, self.columns, line=buffer.line, last=last)
 
-    def _error(self, line: int, flaw: Flaw, *, hint: str = SKIP_HINT) -> DataError:
+    def _error(self, line: int, flaw: Flaw, *, hint: str) -> DataError:
         return DataError(f"Line {line:,} of {self.name} must {flaw.must}; got {flaw.got}.", hint=hint)
 
 

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.dataset import EncodedDataset, open_data
+from crossrank.data.drafting import draft_table
 from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
 from crossrank.data.labels import labels_of_chunk, unusable_rows
 from crossrank.data.rows import EncodedRows, Floats
-from crossrank.errors import SchemaError
-from crossrank.schema import Categorical, Column, Cross, Label, LabelKind, Multivalent, Numeric, Schema
-from crossrank.schema.draft import Draft, draft_features, draft_schema
+from crossrank.schema import Categorical, Column, Cross, Date, Label, LabelKind, Multivalent, Numeric, Schema
+from crossrank.schema.draft import Draft
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 200_000
 FEWEST_ROWS = 50  # fewer may agree with the label by chance
 TOP = 3
-LEAK: dict[LabelKind, float] = {"binary": 0.8, "real": 0.99}  # numbers that explain each other well are common
+LEAK: dict[LabelKind, float] = {"binary": 0.8, "classes": 0.8, "real": 0.99}  # numbers often explain each other
 BINS = 64
 ROWS_OF_A_BIN = 20  # at least, to know its rate of the label
 
@@ -91,7 +91,8 @@ def describe(
         train, target = source.train, source.schema.label
         some = train.rows.slice(0, min(train.num_rows, SAMPLE_ROWS))
         columns = _summarise(source.encoder, train.num_rows, some.encoded, some.labels, min_count)
-        return Description(str(source.path), train.num_rows, target.name, float(train.labels.mean()), columns)
+        rate = None if target.kind == "classes" else float(train.labels.mean())
+        return Description(str(source.path), train.num_rows, target.name, rate, columns)
     return _describe_table(source, schema, label, min_count)
 
 
@@ -106,13 +107,13 @@ def column_warnings(frame: pl.DataFrame, schema: Schema) -> list[str]:
 
 def _describe_table(table: Table, schema: Schema | None, label: str | None, min_count: int) -> Description:
     head = table.head()
-    draft = _draft(head, label) if schema is None else _draft_of(schema, table.columns)
+    draft = _draft_of(schema, table.columns) if schema else draft_table(table, label=label, needs_label=False)
     others = [name for name in table.columns if name in draft.left_out or name in (draft.weight, draft.group)]
     nested = [name for name in others if head[name].dtype.is_nested()]
     whole = _every_column(draft, [name for name in others if name not in nested])
     encoder = Encoder.fit(table, whole)
     sample, labels, rows, total = None, np.zeros(0, np.float32), 0, 0.0
-    for chunk in table.chunks([*whole.names, *([draft.label.name] if draft.label else [])], rows=SAMPLE_ROWS):
+    for chunk in table.chunks([*whole.inputs, *([draft.label.name] if draft.label else [])], rows=SAMPLE_ROWS):
         values = labels_of_chunk(chunk, draft.label) if draft.label else labels
         if sample is None:
             sample, labels = encoder.encode(chunk.frame, where=chunk.where), values
@@ -123,30 +124,21 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
         *_summarise(encoder, rows, sample, labels, min_count),
         *(ColumnSummary(name, "", None, head[name].null_count() / len(head), [], 0.0, None, []) for name in nested),
     ]
+    inputs = {column.name: column.input for column in (*whole.categorical, *whole.multivalent, *whole.numeric)}
     meanings = dict.fromkeys(draft.left_out, "left out") | {draft.weight: "weight", draft.group: "group"}
     columns = [
         dataclasses.replace(column, kind=meanings[column.name], warnings=[]) if column.name in others else column
-        for column in sorted(columns, key=lambda column: table.columns.index(column.name))
+        for column in sorted(columns, key=lambda column: table.columns.index(inputs.get(column.name, column.name)))
     ]
     name, rate = (draft.label.name, total / rows) if draft.label else (None, None)
+    rate = None if draft.label and draft.label.kind == "classes" else rate
     return Description(table.name, rows, name, rate, columns, draft.left_out, draft.notes)
-
-
-def _draft(head: pl.DataFrame, label: str | None) -> Draft:
-    """The drafted schema; without a label where none is named and none can be found."""
-    try:
-        return draft_schema(head, label=label)
-    except SchemaError as error:
-        if label is not None:
-            raise
-        draft = draft_features(head)
-        return dataclasses.replace(draft, notes=[f"there is no label, so no signal: {error}", *draft.notes])
 
 
 def _draft_of(schema: Schema, names: Iterable[str]) -> Draft:
     """A schema that a person gave, as if it were drafted."""
     left_out = dict.fromkeys((name for name in names if name not in set(schema.required)), "not in the schema")
-    weight, group = (None if name in schema.names else name for name in (schema.weight, schema.group))
+    weight, group = (None if name in schema.inputs else name for name in (schema.weight, schema.group))
     features = list(schema.features)
     return Draft(features=features, left_out=left_out, notes=[], label=schema.label, weight=weight, group=group)
 
@@ -155,7 +147,7 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
     """The drafted features with every value counted, and other columns as categories."""
     counted: list[Column] = []
     for column in draft.features:
-        if isinstance(column, Numeric):
+        if isinstance(column, Numeric | Date):
             counted.append(column)
         elif not isinstance(column, Cross):
             counted.append(dataclasses.replace(column, min_count=1, max_size=None, hash_size=None))
@@ -165,7 +157,8 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
 
 def _summarise(encoder: Encoder, rows: int, sample: EncodedRows, labels: Floats, min_count: int) -> list[ColumnSummary]:
     """Each column of the encoder; without labels, or with a few only, none has a signal."""
-    kind, told = encoder.schema.label.kind, len(labels) >= FEWEST_ROWS
+    kind = encoder.schema.label.kind
+    told = len(labels) >= FEWEST_ROWS and kind != "classes"
     columns = []
     for i, column in enumerate(encoder.schema.categorical):
         signal = _signal(sample.categorical[:, i], labels, kind) if told else None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from crossrank.data.cell_codes import CellCodes
 from crossrank.data.cells import pieces_of_series, pieces_of_value
+from crossrank.data.derived import rows_with_derived, with_derived
 from crossrank.data.number_codes import NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.parallel import for_each
@@ -24,7 +25,7 @@ from crossrank.data.scaling import NumericStatistics, Scaling, log_shifts, take_
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
 from crossrank.errors import DataError, SchemaError, did_you_mean, listing
-from crossrank.schema import Categorical, Cross, Feature, Numeric, Schema
+from crossrank.schema import Categorical, Feature, Numeric, Schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -96,10 +97,10 @@ class Encoder:
                 hint="crossrank.data.prepare learns crosses too.",
             )
         table = open_table(table)
-        check_columns(schema.names, table.columns, table.name)
+        check_columns(schema.inputs, table.columns, table.name)
         builder = EncoderBuilder(schema)
         rows = 0
-        for chunk in table.chunks(list(schema.names)):
+        for chunk in table.chunks(list(schema.inputs)):
             builder.add(chunk, assign(chunk.frame, chunk.first_row) if assign else None)
             rows += len(chunk.frame)
             if progress:
@@ -177,7 +178,8 @@ class Encoder:
             SchemaError: for a column that is missing.
             DataError: for a number that cannot be read.
         """
-        check_columns(self.schema.names, frame.columns, "the data frame")
+        check_columns(self.schema.inputs, frame.columns, "the data frame")
+        frame = with_derived(frame, self.schema, where)
 
         def look_up(column: Categorical) -> Ids:
             return self.vocabularies[column.name].ids(text_of_series(frame[column.name]))
@@ -198,7 +200,8 @@ class Encoder:
             DataError: for a number that cannot be read.
         """
         for position, row in enumerate(rows, 1):
-            check_columns(self.schema.names, row, f"row {position:,}")
+            check_columns(self.schema.inputs, row, f"row {position:,}")
+        rows = rows_with_derived(rows, self.schema)
         lookups = [(column.name, self.vocabularies[column.name].id_of) for column in self.schema.categorical]
         ids = [[id_of(text_of_value(row[name])) for name, id_of in lookups] for row in rows]
         bags: list[NumpyBag] = []
@@ -312,10 +315,10 @@ class Encoder:
             if column["kind"] == Numeric.kind:
                 column.setdefault("encoding", "scalar")  # there was nothing else
         schema = Schema.from_dict(content["schema"], source=str(folder / "encoder.json"))
-        names = [column.name for column in schema.features if not isinstance(column, Numeric | Cross)]
+        names = [column.name for column in (*schema.categorical, *schema.multivalent)]
         try:
             statistics = {
-                name: NumericStatistics(**content["numeric"][name]) for name in schema.names if name not in names
+                column.name: NumericStatistics(**content["numeric"][column.name]) for column in schema.numeric
             }
             encoder = cls(schema.with_crosses([]), {name: from_tensors(parts[name]) for name in names}, statistics)
             kind, features = schema.label.kind, encoder.features

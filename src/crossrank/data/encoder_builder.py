@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.cells import pieces_of_series
+from crossrank.data.derived import chunk_with_derived
 from crossrank.data.encoder import Encoder
 from crossrank.data.number_codes import DistinctNumbers, learn
 from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
@@ -91,6 +92,7 @@ class EncoderBuilder:
 
     def add(self, chunk: Chunk, training: NDArray[np.bool_] | None) -> CodedRows:
         """Learn from the training rows of a chunk (all if None), and code all of its rows."""
+        chunk = chunk_with_derived(chunk, self.schema)
         rows = None if training is None or training.all() else np.flatnonzero(training)
 
         def code(column: Categorical) -> Codes:
@@ -124,8 +126,7 @@ class EncoderBuilder:
         vocabularies = dict(zip(self._counters, (vocabulary for vocabulary, _ in finished), strict=True))
         lookups: Lookups = dict(zip(self._counters, (table for _, table in finished), strict=True))
         learned = {name: reader.finish() for name, reader in self._numbers.items()}
-        features = [learned[column.name][0] if column.name in learned else column for column in self.schema.features]
-        schema = dataclasses.replace(self.schema, features=features)
+        schema = self.schema.with_numeric(column for column, _ in learned.values())
         encoder = Encoder(schema, vocabularies, {name: statistics for name, (_, statistics) in learned.items()})
         for name, slots in encoder.numbers.items():
             lookups[name] = slots.floats(self._numbers[name].known)  # (codes, width)
@@ -195,7 +196,7 @@ class _NumberReader:
 
     def __init__(self, column: Numeric, *, quantiles: bool) -> None:
         self._column, self._name = column, column.name
-        self._markers, self._shifts = column.markers, log_shifts([column])
+        self._markers, self._decimal, self._shifts = column.markers, column.decimal, log_shifts([column])
         self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
         self._moments = Moments(quantiles=quantiles and column.standardize)
         self._distinct = None if column.encoding == "scalar" else DistinctNumbers()
@@ -224,14 +225,14 @@ class _NumberReader:
         return (self._column, statistics) if self._distinct is None else learn(self._column, statistics, self._distinct)
 
     def _parse(self, chunk: Chunk) -> Doubles:
-        numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers)
+        numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers, self._decimal)
         return take_logs(numbers, self._shifts)
 
     def _learn(self, chunk: Chunk) -> None:
         """Read the texts that this chunk brought."""
         new = self._codes.words[len(self.known) :]
         if len(new):
-            numbers, bad = parse_column(texts_of_words(new), self._markers)
+            numbers, bad = parse_column(texts_of_words(new), self._markers, self._decimal)
             if bad.any():
                 self._parse(chunk)  # raises, with the place
             self.known = np.append(self.known, take_logs(numbers, self._shifts))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crossrank.data.derived import parse_dates
 from crossrank.data.numbers import Doubles, Mask, Where, number_of_value, parse_column
 from crossrank.data.packed_texts import distinct_words, texts_of_words
 from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
-from crossrank.schema import Label, Schema
+from crossrank.schema import Date, Label, Numeric, Schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,7 +39,7 @@ def labels_of_chunk(chunk: Chunk, label: Label) -> Floats:
     column = chunk.column(label.name)
     labels, bad = _parse_labels(column, label)
     classes = " or ".join(label.classes or ("0", "1"))
-    wanted = classes if label.kind == "binary" else "a finite number in every row"
+    wanted = classes if label.kind != "real" else "a finite number in every row"
     hint = "Map it first, or drop those rows."
     _refuse(bad, column, f"Label '{label.name}' must be {wanted}", chunk.where, hint=hint)
     return labels
@@ -52,12 +54,32 @@ def weights_of_series(column: pl.Series, where: Where) -> Floats:
 
 
 def unusable_rows(frame: pl.DataFrame, schema: Schema) -> Iterator[tuple[str, Mask]]:
-    """Reasons to leave rows out, with the rows: labels, weights and numbers that would be refused."""
-    yield f"bad label '{schema.label.name}'", _parse_labels(frame[schema.label.name], schema.label)[1]
+    """Reasons to leave rows out, with the rows: labels, weights, numbers and dates that would be refused."""
+    for reason, name, refused in refusals(schema):
+        yield reason, refused(frame[name])
+
+
+def refusals(schema: Schema) -> Iterator[tuple[str, str, Callable[[pl.Series], Mask]]]:
+    """What may be wrong with a row: the reason, a column of the table, and the function to its cells that are refused.
+
+    The function raises DataError for a column none of whose cells can be read.
+    """
+    yield f"bad label '{schema.label.name}'", schema.label.name, lambda cells: _parse_labels(cells, schema.label)[1]
     if schema.weight:
-        yield f"bad weight '{schema.weight}'", _parse_weights(frame[schema.weight])[1]
-    for column in schema.numeric:
-        yield f"bad number in '{column.name}'", parse_column(frame[column.name], column.markers)[1]
+        yield f"bad weight '{schema.weight}'", schema.weight, lambda cells: _parse_weights(cells)[1]
+    for column in schema.in_table:
+        if isinstance(column, Numeric):
+            yield f"bad number in '{column.name}'", column.input, partial(_bad_numbers, column)
+        elif isinstance(column, Date):
+            yield f"bad date in '{column.name}'", column.input, partial(_bad_dates, column)
+
+
+def _bad_numbers(column: Numeric, cells: pl.Series) -> Mask:
+    return parse_column(cells, column.markers, column.decimal)[1]
+
+
+def _bad_dates(column: Date, cells: pl.Series) -> Mask:
+    return parse_dates(cells, column)[2]
 
 
 def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:
@@ -76,15 +98,16 @@ def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:
 
 
 def _parse_classes(column: pl.Series, classes: Sequence[str]) -> tuple[Floats, Mask]:
-    """0 for the first class and 1 for the second; they are compared as numbers where both are."""
+    """The position of each row's class; compared as numbers where all classes are, else whatever their case."""
     try:
-        first, second = map(number_of_value, classes)
-        numbers, bad = parse_column(column)
-        return _single(1.0 * (numbers == second)), bad | ((numbers != first) & (numbers != second))
+        numbers, _ = parse_column(column)
+        match = [numbers == number_of_value(text) for text in classes]
     except ValueError:
-        texts = text_of_series(column).str.strip_chars()
-        is_first, is_second = ((texts == text.strip()).fill_null(False).to_numpy() for text in classes)
-        return is_second.astype(np.float32), ~(is_first | is_second)
+        texts, wanted = text_of_series(column).str.strip_chars(), [text.strip() for text in classes]
+        if len({text.lower() for text in wanted}) == len(wanted):
+            texts, wanted = texts.str.to_lowercase(), [text.lower() for text in wanted]
+        match = [(texts == text).fill_null(False).to_numpy() for text in wanted]
+    return np.argmax(match, axis=0).astype(np.float32), ~np.any(match, axis=0)
 
 
 def _parse_weights(column: pl.Series) -> tuple[Floats, Mask]:

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from io import BufferedReader
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
 
 from crossrank.data.packed_texts import Bytes, Places
-from crossrank.errors import DataError
+from crossrank.errors import ConfigError, DataError
 
 READ_BYTES = 1 << 20  # asked of the operating system at once
 HELD_BYTES = 64 << 20  # held of a file at once, and so the longest line or quoted field
 LINE_FEED = ord("\n")
+UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+UNIT_SEPARATOR = "\x1f"  # stands for a separator of several characters once the text is read
 
 
 class LineBuffer:
-    """The part of a file that is being read: it starts at a line not yet taken."""
+    """The part of a file that is being read: it starts at a line not yet taken.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: plain, gzip or zstandard text.
+        encoding: of the text; None for UTF-8, or UTF-16 where the file begins with its mark. What is held is UTF-8.
+        separator: several characters that are held as one, the unit separator.
+    """
+
+    def __init__(self, path: Path, encoding: str | None = None, separator: str | None = None) -> None:
         self.path = path
         self.line = 1  # the number of the first line not yet taken
         self.taken = 0  # bytes
@@ -31,9 +41,12 @@ class LineBuffer:
         try:
             self._file = path.open("rb")
             self._size = max(path.stat().st_size, 1)
-            self._stream = _decompressed(self._file, path)
+            self._stream = _recoded(_decompressed(self._file, path), path, encoding, separator)
         except OSError as error:
             raise unreadable(path, error) from None
+        except ConfigError:
+            self._file.close()
+            raise
 
     def __enter__(self) -> LineBuffer:
         return self
@@ -149,3 +162,64 @@ def _decompressed(file: BufferedReader, path: Path) -> BufferedReader | gzip.Gzi
         file.close()
         raise OSError("it is not compressed as its suffix says")
     return file
+
+
+def known_encoding(name: str | None) -> str | None:
+    """The name of an encoding as Python has it; None for UTF-8, which needs no other reading."""
+    try:
+        known = None if name is None else codecs.lookup(name).name
+        "".encode(known or "utf-8")  # not one from bytes to bytes, such as hex
+    except LookupError:
+        raise ConfigError(
+            f"An encoding must be one that Python knows; got '{name}'.", hint="Usual are utf-8, cp1252 and utf-16."
+        ) from None
+    return None if known in ("utf-8", "utf-8-sig") else known
+
+
+class _Recoded:
+    """A stream of text in any encoding as UTF-8, with a separator of several characters as one."""
+
+    def __init__(self, stream: _Stream, path: Path, encoding: str | None, separator: str | None) -> None:
+        self._stream, self._path, self._encoding = stream, path, encoding or "utf-8"
+        self._decoder = codecs.getincrementaldecoder(self._encoding)("strict")
+        self._separator, self._kept = separator, ""
+        self._raw, self._left, self._ended = bytearray(READ_BYTES), memoryview(b""), False
+
+    def readinto(self, room: memoryview) -> int:
+        while not self._left and not self._ended:
+            size = self._stream.readinto(memoryview(self._raw))
+            self._ended = not size
+            self._left = memoryview(self._next(bytes(self._raw[:size])).encode())
+        some, self._left = self._left[: len(room)], self._left[len(room) :]
+        room[: len(some)] = some
+        return len(some)
+
+    def _next(self, raw: bytes) -> str:
+        try:
+            text = self._kept + self._decoder.decode(raw, final=self._ended)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self._path.name} must be {self._encoding}; got the byte 0x{error.object[error.start]:02X}, which is "
+                "not.",
+                hint='Give another encoding, such as encoding="cp1252".',
+            ) from None
+        if self._separator is None:
+            return text
+        text = text.replace(self._separator, UNIT_SEPARATOR)
+        begun = range(0 if self._ended else len(self._separator) - 1, 0, -1)
+        size = next((size for size in begun if text.endswith(self._separator[:size])), 0)
+        text, self._kept = text[: len(text) - size], text[len(text) - size :]
+        return text
+
+
+_Stream: TypeAlias = BufferedReader | gzip.GzipFile | _Zstandard
+
+
+def _recoded(stream: _Stream, path: Path, encoding: str | None, separator: str | None) -> _Stream | _Recoded:
+    if encoding is None and isinstance(stream, BufferedReader) and stream.peek(2)[:2] in UTF_16_MARKS:
+        encoding = "utf-16"
+    if encoding is not None and isinstance(stream, _Zstandard):
+        raise ConfigError(
+            f"Zstandard files must be UTF-8; got encoding '{encoding}' for {path.name}.", hint="Decompress it first."
+        )
+    return stream if encoding is None and separator is None else _Recoded(stream, path, encoding, separator)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from crossrank.data.parallel import for_each
 from crossrank.errors import DataError
 from crossrank.schema import Numeric
+from crossrank.schema.cells import DecimalMark, plain_number
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,6 +25,7 @@ Where = Callable[[int], str]
 Doubles: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 NO_MARKERS: frozenset[str] = frozenset()
+NO_NUMBER = "no number"
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -32,8 +34,8 @@ def in_data_frame(row: int) -> str:
     return f"row {row + 1:,} of the data frame"
 
 
-def number_of_value(value: object, markers: Set[str] = NO_MARKERS) -> float:
-    """One value as a double.
+def number_of_value(value: object, markers: Set[str] = NO_MARKERS, decimal: DecimalMark | None = None) -> float:
+    """One value as a double; a text with this decimal mark, where given, is a number as people write it.
 
     >>> number_of_value(" 1e3 "), number_of_value(True), number_of_value(None), number_of_value("N/A", {"n/a"})
     (1000.0, 1.0, nan, nan)
@@ -46,6 +48,7 @@ def number_of_value(value: object, markers: Set[str] = NO_MARKERS) -> float:
     if isinstance(value, str):
         value = value.strip()
         value = None if not value or value.lower() in markers else value
+        value = value if value is None or decimal is None else _plain(value, decimal)
     if value is None:
         return np.nan
     if not isinstance(value, str | bool | int | float | Decimal) or (isinstance(value, str) and "_" in value):
@@ -59,28 +62,34 @@ def number_of_value(value: object, markers: Set[str] = NO_MARKERS) -> float:
     return number
 
 
+def _plain(text: str, decimal: DecimalMark) -> str:
+    return plain_number(text, decimal) or NO_NUMBER
+
+
 def numbers_of_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[Numeric]) -> Doubles:
     """The numbers of dictionaries, as :func:`numbers_of_frame` reads them: (N, M)."""
     numbers = np.empty((len(rows), len(columns)))
-    named = [(column.name, column.markers) for column in columns]
+    named = [(column.name, column.markers, column.decimal) for column in columns]
     for position, row in enumerate(rows):
         try:
-            numbers[position] = [number_of_value(row[name], markers) for name, markers in named]
+            numbers[position] = [number_of_value(row[name], markers, decimal) for name, markers, decimal in named]
         except ValueError:
-            name = next(name for name, markers in named if _unreadable(row[name], markers))
+            name = next(name for name, markers, decimal in named if _unreadable(row[name], markers, decimal))
             raise not_a_number(row[name], name, f"row {position + 1:,}") from None
     return numbers
 
 
-def _unreadable(value: object, markers: Set[str]) -> bool:
+def _unreadable(value: object, markers: Set[str], decimal: DecimalMark | None) -> bool:
     try:
-        number_of_value(value, markers)
+        number_of_value(value, markers, decimal)
     except ValueError:
         return True
     return False
 
 
-def parse_column(column: pl.Series, markers: Set[str] = NO_MARKERS) -> tuple[Doubles, Mask]:
+def parse_column(
+    column: pl.Series, markers: Set[str] = NO_MARKERS, decimal: DecimalMark | None = None
+) -> tuple[Doubles, Mask]:
     """The numbers of a column in which some texts count as missing, and which rows cannot be read.
 
     Raises:
@@ -93,6 +102,11 @@ def parse_column(column: pl.Series, markers: Set[str] = NO_MARKERS) -> tuple[Dou
         column = column.cast(pl.String)
     elif not (kind.is_numeric() or kind in (pl.Boolean, pl.String, pl.Null)):
         raise DataError(f"Column '{column.name}' must hold numbers; got {kind}.", hint="Convert it first.")
+    if decimal is not None and column.dtype == pl.String:
+        texts = column.drop_nulls().unique()
+        kept = [not text.strip() or text.strip().lower() in markers for text in texts]
+        plain = [text if keep else _plain(text, decimal) for text, keep in zip(texts, kept, strict=True)]
+        column = column.replace_strict(texts, pl.Series(plain, dtype=pl.String), default=None)
     parsed = column.cast(pl.Float64, strict=False)
     numbers = parsed.to_numpy()
     bad = np.abs(numbers) > LARGEST
@@ -118,15 +132,17 @@ def numbers_of_frame(frame: pl.DataFrame, columns: Sequence[Numeric], where: Whe
 
     def read(position: int) -> None:
         column = columns[position]
-        numbers[:, position] = numbers_of_series(frame[column.name], where, column.markers)
+        numbers[:, position] = numbers_of_series(frame[column.name], where, column.markers, column.decimal)
 
     for_each(range(len(columns)), read, num_rows=len(frame))
     return numbers
 
 
-def numbers_of_series(column: pl.Series, where: Where, markers: Set[str] = NO_MARKERS) -> Doubles:
+def numbers_of_series(
+    column: pl.Series, where: Where, markers: Set[str] = NO_MARKERS, decimal: DecimalMark | None = None
+) -> Doubles:
     """The same of one column: (N,)."""
-    numbers, bad = parse_column(column, markers)
+    numbers, bad = parse_column(column, markers, decimal)
     if bad.any():
         row = int(bad.argmax())
         raise not_a_number(column[row], column.name, where(row))

@@ -14,12 +14,13 @@ before them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.rows import Floats
+from crossrank.schema import LabelKind
 
 Doubles = NDArray[np.float64]
 SMOOTHING = 1.0  # a
@@ -64,7 +65,7 @@ class Prior:
     deviation: Doubles | float = 1.0
 
     @classmethod
-    def of(cls, sums: Doubles, kind: Literal["binary", "real"], shift: float = 0.0) -> Prior:
+    def of(cls, sums: Doubles, kind: LabelKind, shift: float = 0.0) -> Prior:
         """From the number of labels, their sum and the sum of their squares, both less a shift: (…, 3).
 
         A share is never quite 0 or 1: one row of either class counts as half a row more.
@@ -77,7 +78,7 @@ class Prior:
         return cls(shift + mean, np.sqrt(np.where(variance > 0, variance, 1.0)))
 
 
-def statistics(counts: NDArray[Any], sums: Doubles, prior: Prior, kind: Literal["binary", "real"]) -> Floats:
+def statistics(counts: NDArray[Any], sums: Doubles, prior: Prior, kind: LabelKind) -> Floats:
     """The two statistics of cells with so many labels of that sum: (N,) and (N,) -> (N, 2)."""
     smoothed = (sums + SMOOTHING * prior.mean) / (counts + SMOOTHING)
     if kind == "binary":
@@ -110,7 +111,7 @@ class OrderedStatistics:
         array([0.693, 0.788], dtype=float32)
     """
 
-    def __init__(self, num_cells: int, kind: Literal["binary", "real"]) -> None:
+    def __init__(self, num_cells: int, kind: LabelKind) -> None:
         self.kind = kind
         self.counts, self.sums = np.zeros(num_cells, np.int64), np.zeros(num_cells)
         self._shift: float | None = None
@@ -122,7 +123,7 @@ class OrderedStatistics:
         """More rows, in their order; where there are times, all rows of a time come together: (N,) -> (N, 2)."""
         labels = labels.astype(np.float64)
         if self._shift is None:  # squares of labels far from 0 would lose their digits
-            self._shift = float(labels[0]) if self.kind == "real" and len(labels) else 0.0
+            self._shift = float(labels[0]) if self.kind != "binary" and len(labels) else 0.0
         ones, centred = np.ones(len(labels)), labels - self._shift
         before = sums_before(cells, np.column_stack([ones, labels]), times)
         values = np.column_stack([ones, centred, centred**2])

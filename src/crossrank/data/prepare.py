@@ -55,7 +55,7 @@ def prepare(
     """Encode a table of any size into a dataset folder.
 
     Args:
-        source: what :func:`open_table` opens.
+        source: what :func:`open_table` opens, or the rows of each split as :func:`open_splits` opens them.
         schema: what each column means.
         into: the folder to make; it is complete or absent, also when this is interrupted.
         split: which rows train, validate and test.
@@ -79,7 +79,7 @@ def prepare(
         return EncodedDataset.open(into)
     table = open_table(source, on_error=on_error, **table_options)
     check_columns(schema.required, table.columns, table.name)
-    settings = split or SplitSettings()
+    settings, _ = (split or SplitSettings()).decided(table, schema)
     np.empty(KEPT_BYTES, np.uint8)  # freed at once
     with DatasetWriter(into, schema, overwrite=overwrite) as writer, Phases(shown=progress) as phases:
         spool = Spool(writer.folder / "spool", schema)
@@ -112,7 +112,7 @@ class _Reading:
     def chunks(self) -> Generator[tuple[SpooledChunk, float]]:
         """Each chunk, coded, and the share of the table that is done."""
         schema = self._schema
-        in_frame = {schema.weight, schema.group, self._settings.column, *(many.name for many in schema.multivalent)}
+        in_frame = {schema.weight, schema.group, self._settings.column, *(many.input for many in schema.multivalent)}
         as_words = [] if self._skip else [name for name in schema.required if name not in in_frame]
         columns = [*schema.required, *([self._settings.column] if self._settings.column else [])]
         with ThreadPoolExecutor(max_workers=1) as pool:  # some splits count the rows: the first can be read meanwhile

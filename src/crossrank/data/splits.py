@@ -6,11 +6,18 @@
 | group | the seed and the text of the row's group, so that a group stays together |
 | time | the row's time: the earliest rows train, the latest test, equal times stay together |
 | time-then-random | the row's time for training; of the later rows, the seed and the position |
+| column | what a column says: train, valid or test, in the usual spellings |
+| files | the file it came from: see :func:`crossrank.data.open_splits` |
+
+``auto`` is the first of these that applies: ``files``, ``column`` where ``split.column`` is given, ``time`` where the
+schema names a time column, ``column`` where a column called split holds such names and nothing else, ``random``. Where
+a column or the files leave out the valid rows, they are drawn from the training rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -20,8 +27,9 @@ from numpy.typing import NDArray
 from crossrank.config import setting
 from crossrank.data.encoder import check_columns
 from crossrank.data.text import splitmix64, stable_hashes, text_of_series
-from crossrank.errors import ConfigError, DataError
-from crossrank.schema.infer import YEAR_LAST
+from crossrank.errors import ConfigError, DataError, SchemaError, listing
+from crossrank.schema import Schema
+from crossrank.schema.infer import SPLIT_NAMES, YEAR_LAST, find_split, split_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,10 +51,16 @@ class SplitSettings:
     crossrank.errors.ConfigError: The fractions of a split must add up to 1; got 0.9, 0.2. Usual is 0.8, 0.1, 0.1.
     """
 
-    method: Literal["random", "time", "group", "time-then-random"] = setting(
-        "random", "by chance, by a time column, whole groups by chance, or the latest rows by chance"
+    method: Literal["auto", "random", "time", "group", "time-then-random", "column", "files"] = setting(
+        "auto",
+        "by chance, by a time column, whole groups by chance, the latest rows by chance, or as a column or the files "
+        "say; auto: what the table and its schema suggest",
     )
-    column: str | None = setting(None, "the time or group column; for time, left out: the rows are in order of time")
+    column: str | None = setting(
+        None,
+        "the column that names each row's split, or the time or group column; for time, left out: the rows are in "
+        "order of time",
+    )
     fractions: tuple[float, ...] = setting((0.8, 0.1, 0.1), "shares of train, valid and test")
     seed: int = setting(0, "another seed, another random division")
 
@@ -60,18 +74,66 @@ class SplitSettings:
             )
         if self.fractions[0] == 0:
             raise ConfigError(f"The first fraction of a split, for training, must be above 0; got {given}.")
-        if self.method == "group" and self.column is None:
-            raise ConfigError("A split by group needs a column; got none.", hint="Set split.column to its name.")
+        if self.method in ("group", "column") and self.column is None:
+            raise ConfigError(
+                f"A split by {self.method} needs a column; got none.", hint="Set split.column to its name."
+            )
+
+    @property
+    def names_column(self) -> str | None:
+        """The column that names each row's split, if one is given."""
+        return self.column if self.method in ("auto", "column") else None
+
+    @property
+    def may_lack_test(self) -> bool:
+        """Whether a dataset without test rows is as it was asked for."""
+        return self.method in ("column", "files") or not sum(self.fractions[2:])
+
+    def decided(self, table: Table, schema: Schema) -> tuple[SplitSettings, str]:
+        """The same with the method that ``auto`` stands for, and in a line why, where nobody asked for it.
+
+        Raises:
+            ConfigError: for a method that does not go with tables whose files are the splits.
+            SchemaError: for a feature that names the split.
+        """
+        if table.part_splits:
+            if self.method not in ("auto", "files") or self.column is not None:
+                given = f"split.method={self.method}" if self.column is None else f"split.column={self.column}"
+                hint = "Leave it out, or give one table."
+                raise ConfigError(f"Rows in files for each split are divided by their files; got {given}.", hint=hint)
+            return dataclasses.replace(self, method="files"), ""
+        if self.names_column in [*schema.required]:
+            raise SchemaError(
+                f"The column that names the split must have no other meaning; '{self.names_column}' is in the schema.",
+                hint="Take it out of the schema, or set split.method=group or time to divide by it.",
+            )
+        if self.method != "auto":
+            return self, ""
+        if self.column is not None:
+            return dataclasses.replace(self, method="column"), ""
+        if schema.time is not None:
+            why = f"the split is by '{schema.time}', the time column: the model is judged on rows later than it learned"
+            return dataclasses.replace(self, method="time", column=schema.time), f"{why} (else: split.method=random)"
+        others = [name for name in table.columns if name.lower() == "split" and name not in schema.required]
+        found = find_split(table.head()[others].to_dict()) if others else None
+        if found is not None:
+            why = f"the split is by '{found}', which says train, valid or test (else: split.method=random)"
+            return dataclasses.replace(self, method="column", column=found), why
+        return dataclasses.replace(self, method="random"), ""
 
     def assigner(self, table: Table) -> Assign:
         """The function from a chunk of the table to its rows' splits, as positions in ``SPLITS``.
 
-        For ``time`` this reads the table's time column once.
+        For ``time`` and ``column`` this reads that column once.
         """
         column, borders = self.column, _borders(self.fractions)
         if column is not None:
             check_columns([column], table.columns, table.name)
-        if self.method == "random":
+        if self.method == "files":
+            return self._with_valid(lambda chunk: _of_file(table, chunk), set(table.part_splits))
+        if column is not None and self.names_column is not None:
+            return self._with_valid(lambda chunk: _named(chunk.frame[column]), _check_names(table, column))
+        if self.method in ("auto", "random"):
             return lambda chunk: _draw(_positions(chunk).astype(np.uint64), self.seed, borders)
         if self.method == "group" and column is not None:
             return _by_group(column, self.seed, borders)
@@ -81,6 +143,18 @@ class SplitSettings:
             return ByTime(table, column, cuts, divide)
         by_position = _by_position(table, cuts)
         return lambda chunk: divide(by_position(chunk), chunk)
+
+    def _with_valid(self, assign: Assign, present: set[int]) -> Assign:
+        """The same, with valid rows drawn from the training rows where there are none."""
+        if 1 in present or not sum(self.fractions[1:2]):
+            return assign
+
+        def draw(chunk: Chunk) -> NDArray[np.uint8]:
+            splits = assign(chunk)
+            drawn = _draw(_positions(chunk).astype(np.uint64), self.seed, _borders(self.fractions[:2]))
+            return np.where(splits == 0, drawn, splits)
+
+        return draw
 
     def _divide_later(self, splits: NDArray[np.uint8], chunk: Chunk) -> NDArray[np.uint8]:
         """Rows after training, drawn in the ratio of the other fractions."""
@@ -108,6 +182,38 @@ def _positions(chunk: Chunk) -> NDArray[np.int64]:
 
 def _by_group(column: str, seed: int, borders: NDArray[np.float64]) -> Assign:
     return lambda chunk: _draw(stable_hashes(text_of_series(chunk.frame[column])), seed, borders)
+
+
+def _of_file(table: Table, chunk: Chunk) -> NDArray[np.uint8]:
+    return np.full(len(chunk.frame), table.part_splits[chunk.part], np.uint8)
+
+
+def _named(names: pl.Series) -> NDArray[np.uint8]:
+    import polars as pl
+
+    texts = text_of_series(names)
+    known = {text: split_of(text) for text in texts.unique().to_list()}
+    return texts.replace_strict(known, return_dtype=pl.UInt8).to_numpy()
+
+
+def _check_names(table: Table, column: str) -> set[int]:
+    """The splits that a column names, after a look at every row."""
+    counts: Counter[str | None] = Counter()
+    for chunk in table.chunks([column]):
+        counts.update(dict(text_of_series(chunk.frame[column]).value_counts().iter_rows()))
+    unknown = {text: count for text, count in counts.items() if split_of(text) is None}
+    if unknown:
+        got = listing(sorted(text or "nothing" for text in unknown))
+        raise DataError(
+            f"Column '{column}' must say {listing(SPLIT_NAMES, most=20)}; got {got} in {sum(unknown.values()):,} rows.",
+            hint=f"Mend these rows, or set split.method: time or group to divide by '{column}', random not to.",
+        )
+    splits = {split for text in counts if (split := split_of(text)) is not None}
+    if 0 not in splits:
+        raise DataError(
+            f"Column '{column}' must say train in some rows; got {listing(sorted(str(text) for text in counts))}."
+        )
+    return splits
 
 
 def _by_position(table: Table, borders: NDArray[np.float64]) -> Assign:

@@ -14,13 +14,14 @@ from crossrank.data.batches import prefetch
 from crossrank.data.delimited import DelimitedFile, OnError
 from crossrank.data.foreign import check_format
 from crossrank.data.frames import FramePart, StreamPart, first_line, frame_of
-from crossrank.data.lines import unreadable
+from crossrank.data.lines import known_encoding, unreadable
 from crossrank.data.packed_texts import Words, texts_of_words
 from crossrank.data.parquet import ParquetFile
 from crossrank.data.parts import Part, Piece
 from crossrank.errors import ConfigError, DataError, SchemaError, did_you_mean, listing
 
 CHUNK_ROWS = 65_536  # more would need more memory, fewer more calls for each row
+TABS = {"\\t": "\t", "tab": "\t"}
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
 SUFFIXES = (".parquet", *(text + packed for text in TEXT_SUFFIXES for packed in ("", ".gz", ".zst")))
 
@@ -35,6 +36,7 @@ class Chunk:
         first_row: the position of the first row in the whole table, counted from 0.
         share_done: an estimate of how much of the table is read, from 0 to 1.
         numbers: each row's number in its source, counted from 1 in the unit.
+        part: the position of its part in the table.
     """
 
     frame: pl.DataFrame
@@ -44,6 +46,7 @@ class Chunk:
     unit: str
     numbers: Sequence[int]
     words: Mapping[str, Words] = dataclasses.field(default_factory=dict)
+    part: int = 0
 
     def column(self, name: str) -> pl.Series:
         """A column, whether it came as words or not."""
@@ -61,10 +64,11 @@ class Table:
         columns: the names, in the order of the first part.
         name: what messages call it.
         skipped: with ``on_error="skip"``, how many rows the last full pass left out, by reason.
+        part_splits: the split of each part, 0 train, 1 valid, 2 test, where the parts are the splits; else empty.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = tuple(parts)
+    def __init__(self, parts: Sequence[Part], *, part_splits: Sequence[int] = ()) -> None:
+        self.parts, self.part_splits = tuple(parts), tuple(part_splits)
         self.columns = self.parts[0].columns
         self.name = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
         self.skipped: Counter[str] = Counter()
@@ -116,7 +120,7 @@ class Table:
         for index, part in enumerate(self.parts):
             for piece in prefetch(_pieces(part, columns, rows, skipped, as_words), depth=1):
                 share = (index + piece.share_done) / len(self.parts)
-                yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words)
+                yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words, index)
                 first_row += piece.frame.height
         self.skipped = skipped
         if not first_row:
@@ -147,6 +151,7 @@ def open_table(
     separator: str | None = None,
     header: Sequence[str] | None = None,
     on_error: OnError = "raise",
+    encoding: str | None = None,
 ) -> Table:
     """Open files, a folder, data frames or a source of one's own as a table.
 
@@ -154,9 +159,10 @@ def open_table(
         source: a path or several (csv, tsv, txt, also .gz and .zst; parquet), a folder of such files, a polars or
             pandas data frame, a mapping from column names to values, an iterator of such, which is read once and kept
             on disk until the table goes, any :class:`Part`, or a table, which is returned as it is.
-        separator: what stands between two fields of a text file; guessed where left out.
+        separator: what stands between two fields of a text file, such as ";", "tab" or "::"; guessed where left out.
         header: the column names, for text files without a header line.
         on_error: ``"raise"``, or ``"skip"`` to leave out and count lines that cannot be read.
+        encoding: of text files: utf-8, latin-1, cp1252, utf-16, …; where left out UTF-8, or UTF-16 by its mark.
 
     Raises:
         DataError: for a source that cannot be read.
@@ -169,20 +175,44 @@ def open_table(
     """
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error must be 'raise' or 'skip'; got {on_error!r}.")
-    if separator is not None and (len(separator) != 1 or not separator.isascii() or separator in '\0\n\r"'):
-        raise ConfigError(f"A separator must be one ASCII character; got {separator!r}.", hint="Usual is ',' or a tab.")
+    separator, encoding = TABS.get(separator or "", separator), known_encoding(encoding)
+    if separator is not None and not (separator.isascii() and separator and not set(separator) & set('\0\n\r"')):
+        raise ConfigError(
+            f"A separator must be one or a few ASCII characters; got {separator!r}.", hint="Usual is ',' or a tab."
+        )
     if isinstance(source, Table):
         return source
     if isinstance(source, str | Path):
-        return _open_files([Path(source)], separator, header, on_error)
+        return _open_files([Path(source)], separator, header, on_error, encoding)
     if isinstance(source, Sequence) and source and all(isinstance(item, str | Path) for item in source):
-        return _open_files([Path(item) for item in source], separator, header, on_error)
+        return _open_files([Path(item) for item in source], separator, header, on_error, encoding)
     if isinstance(source, Part):
         return Table([source])
     return Table([StreamPart(source) if isinstance(source, Iterator) else FramePart(frame_of(source))])
 
 
-def _open_files(paths: Sequence[Path], separator: str | None, header: Sequence[str] | None, on_error: OnError) -> Table:
+def open_splits(*, train: Any, valid: Any = None, test: Any = None, **table_options: Any) -> Table:
+    """Open tables that are divided already as one table, whose rows keep their splits.
+
+    Args:
+        train: what :func:`open_table` opens: the only rows that an encoder learns from.
+        valid: the rows that choose the weights; left out, they are drawn from the training rows.
+        test: the rows that a finished run is measured on; may be left out.
+        **table_options: more for :func:`open_table`.
+
+    Example:
+        >>> table = open_splits(train={"x": [1, 2]}, test={"x": [3]})
+        >>> table.num_rows(), table.part_splits
+        (3, (0, 2))
+    """
+    opened = [None if one is None else open_table(one, **table_options) for one in (train, valid, test)]
+    parts = [(part, split) for split, table in enumerate(opened) if table is not None for part in table.parts]
+    return Table([part for part, _ in parts], part_splits=[split for _, split in parts])
+
+
+def _open_files(
+    paths: Sequence[Path], separator: str | None, header: Sequence[str] | None, on_error: OnError, encoding: str | None
+) -> Table:
     files = [file for path in paths for file in (_in_folder(path) if path.is_dir() else [path])]
     for file in files:
         check_format(file)
@@ -192,7 +222,7 @@ def _open_files(paths: Sequence[Path], separator: str | None, header: Sequence[s
         raise DataError(f"The files of a table must be all text or all parquet; got {names}.")
     if parquet[0]:
         return Table([ParquetFile(file) for file in files])
-    return Table([DelimitedFile(file, separator, header, on_error) for file in files])
+    return Table([DelimitedFile(file, separator, header, on_error, encoding) for file in files])
 
 
 def _in_folder(folder: Path) -> list[Path]:

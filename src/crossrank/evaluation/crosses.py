@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Protocol
 
 import torch
@@ -73,12 +74,28 @@ def _directed(cross: Cross) -> Iterator[Cross]:
 
 
 def measure_crosses(model: Model, rows: Split) -> list[Cross]:
-    """Norm and strength of every pair in every cross layer that tells its matrix, measured on a sample of rows."""
-    return [
-        cross
-        for place, weight, seen in matrices(model, rows)
-        for cross in _pairs(model.layout, weight, *seen, place=place)
-    ]
+    """Norm and strength of every pair in every cross layer that tells its matrix, measured on a sample of rows.
+
+    Of an ensemble it is their mean over the members.
+    """
+    found = [list(_crosses(member, rows)) for member in model.members]
+    return [_mean(same) for same in zip(*found, strict=True)]
+
+
+def _crosses(model: Model, rows: Split) -> Iterator[Cross]:
+    for place, weight, seen in matrices(model, rows):
+        yield from _pairs(model.layout, weight, *seen, place=place)
+
+
+def _mean(crosses: Sequence[Cross]) -> Cross:
+    """The same cross of several models."""
+    return dataclasses.replace(
+        crosses[0],
+        strength=fmean(one.strength for one in crosses),
+        norm=fmean(one.norm for one in crosses),
+        strengths=tuple(map(fmean, zip(*(one.strengths for one in crosses), strict=True))),
+        norms=tuple(map(fmean, zip(*(one.norms for one in crosses), strict=True))),
+    )
 
 
 def matrices(model: Model, rows: Split) -> Iterator[tuple[dict[str, int], Tensor, tuple[Tensor, Tensor, Tensor]]]:

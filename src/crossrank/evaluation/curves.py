@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from crossrank.data import Encoder, Split
 from crossrank.data.rows import EncodedRows
+from crossrank.errors import ConfigError
 from crossrank.evaluation.grouped import Floats, weighted_mean
 from crossrank.evaluation.intervals import measure_intervals
 from crossrank.evaluation.metrics import measure, sigmoid
@@ -47,6 +48,8 @@ def measure_curves(
         - ``groups``: metrics by value of each categorical column and by range of each numeric one.
     """
     kind = encoder.schema.label.kind
+    if kind == "classes":
+        raise ConfigError("Curves are drawn of a binary label or a number; got one with several classes.")
     some = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, MOST_ROWS)).astype(np.int64)
     if logits is None:
         parts = (some[first : first + SCORING_ROWS] for first in range(0, len(some), SCORING_ROWS))

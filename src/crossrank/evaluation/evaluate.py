@@ -23,6 +23,7 @@ ENOUGH_ROWS = 100  # fewer are decided by chance too often
 WORST: dict[LabelKind, tuple[str, str, str]] = {
     "real": ("r2", "R²", "mean"),
     "binary": ("normalized_entropy", "normalized entropy", "share of ones"),
+    "classes": ("normalized_entropy", "normalized entropy", "share of each class"),
 }
 
 
@@ -65,7 +66,7 @@ def evaluate_split(model: Model, rows: Split, *, label_kind: LabelKind = "binary
 
 
 def score_split(model: Model, rows: Split) -> NDArray[np.float32]:
-    """A model's answers to encoded rows, as logits: (N,)."""
+    """A model's answers to encoded rows, as logits: (N,), or (N, K) for K classes."""
     return model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).numpy()
 
 

@@ -21,6 +21,7 @@ from crossrank.models.own import unexplained
 from crossrank.results import Spectrum
 
 Found = TypeVar("Found")
+OF_CLASSES = "A cross moves each of several classes in another way, so the crosses of such a label are not listed."
 
 
 def write_findings(
@@ -44,6 +45,11 @@ def write_findings(
         initial: what :func:`initial_spectra` said of the untrained model.
         logits: the model's answers to the rows of the split, where they are known already.
     """
+    if model.num_outputs > 1:
+        _write(folder / "crosses.json", {"pairs": [], "unexplained": [OF_CLASSES]})
+        found = measure_importance(model, dataset.split(split), dataset.encoder)
+        _write(folder / "importance.json", {"split": split, **found})
+        return
     crosses, problems = _try(model, lambda: measure_crosses(model, dataset.valid))
     if crosses or problems:
         content: dict[str, Any] = {"pairs": [cross.to_dict() for cross in crosses]}
@@ -59,7 +65,7 @@ def write_findings(
 
 def initial_spectra(model: Model, rows: Split) -> list[Spectrum]:
     """What :func:`measure_spectra` says before the first step, and a warning where it will say nothing afterwards."""
-    return _try(model, lambda: measure_spectra(model, rows))[0]
+    return _try(model, lambda: measure_spectra(model, rows))[0] if model.num_outputs == 1 else []
 
 
 def _try(model: Model, measure: Callable[[], list[Found]]) -> tuple[list[Found], list[str]]:

@@ -24,8 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossrank.data import Encoder, Split
 from crossrank.data.rows import EncodedRows, Positions
+from crossrank.evaluation.classes import class_losses
 from crossrank.evaluation.grouped import Floats, weighted_mean
-from crossrank.evaluation.metrics import sigmoid
+from crossrank.evaluation.metrics import CRITERIA, sigmoid
 from crossrank.evaluation.thresholds import short
 from crossrank.evaluation.values import namer, raw_numbers
 from crossrank.models import Model
@@ -70,7 +71,7 @@ def measure_importance(model: Model, rows: Split, encoder: Encoder) -> dict[str,
     strongest = np.argsort(-rises.mean(axis=1), kind="stable")
     few = _spread(len(labeled), DEPENDENCE_WORK / work / (TOP_FEATURES * QUANTILES))
     return {
-        "metric": "logloss" if kind == "binary" else "rmse",
+        "metric": CRITERIA[kind],
         "rows": len(labeled),
         "repeats": REPEATS,
         "base": base,
@@ -84,7 +85,9 @@ def measure_importance(model: Model, rows: Split, encoder: Encoder) -> dict[str,
         ],
         "dependence": [
             _dependence(model, encoded, encoder, features[place], few, weights, kind)
-            for place in [place for place in strongest if features[place].kind != "cross"][:TOP_FEATURES]
+            for place in [place for place in strongest if features[place].kind != "cross"][
+                : TOP_FEATURES if model.num_outputs == 1 else 0
+            ]
         ],
     }
 
@@ -107,13 +110,14 @@ class _Change(NamedTuple):
 
 
 def _features(encoder: Encoder) -> Iterator[_Feature]:
-    places: dict[str, dict[str, list[int]]] = {column.name: {} for column in encoder.schema.features}
+    columns = [*encoder.schema.encoded, *encoder.schema.crosses]
+    places: dict[str, dict[str, list[int]]] = {column.name: {} for column in columns}
     counts = Counter[str]()
     for feature in encoder.features:
         start, width = counts[feature.kind], feature.width
         places[feature.column].setdefault(feature.kind, []).extend(range(start, start + width))
         counts[feature.kind] += width
-    for column in encoder.schema.features:
+    for column in columns:
         of_kind = places[column.name]
         ids, numbers = (np.array(of_kind.get(kind, []), np.int64) for kind in ("categorical", "numeric"))
         yield _Feature(column.name, column.kind, ids, numbers, next(iter(of_kind.get("multivalent", [])), None))
@@ -131,6 +135,8 @@ def _judge(labels: Floats, weights: Floats, kind: LabelKind) -> Callable[[Floats
     def judge(logits: Floats) -> float:
         if kind == "binary":
             return weighted_mean(np.logaddexp(0, (1 - 2 * labels) * logits), weights)
+        if kind == "classes":
+            return weighted_mean(class_losses(labels, logits), weights)
         return float(np.sqrt(weighted_mean((logits - labels) ** 2, weights)))
 
     return judge
@@ -145,7 +151,7 @@ def _answers(model: Model, rows: EncodedRows, places: Positions, changes: Sequen
         parts = (changed.slice(start, start + SCORING_ROWS) for start in range(0, len(changed), SCORING_ROWS))
         logits = model.predict_logits(part.features() for part in parts).numpy()
         # A shuffled row may be stranger than any that was ever seen: its logit may overflow.
-        yield from np.nan_to_num(logits).astype(np.float64).reshape(len(some), len(places))
+        yield from np.nan_to_num(logits).astype(np.float64).reshape(len(some), len(places), *logits.shape[1:])
 
 
 def _changed(rows: EncodedRows, places: Positions, changes: Sequence[_Change]) -> EncodedRows:

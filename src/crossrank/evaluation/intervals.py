@@ -36,6 +36,8 @@ def measure_intervals(
         >>> measure_intervals([1, 0] * 50, [0.0, 0.0] * 50)["auc"]
         [0.5, 0.5]
     """
+    if label_kind == "classes":
+        return {}
     rows = read_rows(labels, logits, weights, binary=label_kind == "binary")
     rows = Rows(*(column[rows.weights > 0] for column in rows))
     if len(rows.labels) < 2:

@@ -19,12 +19,14 @@ has no nan.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from crossrank.errors import DataError
+from crossrank.evaluation.classes import measure_classes
 from crossrank.evaluation.grouped import Floats, Rows, auc, grouped_auc, mrr, ndcg, read_rows, weighted_mean
 from crossrank.schema import LabelKind
 
@@ -45,7 +47,8 @@ __all__ = [
     "sigmoid",
 ]
 
-CRITERIA: dict[LabelKind, str] = {"binary": "logloss", "real": "rmse"}  # what decides which weights are the best
+# What decides which weights are the best
+CRITERIA: dict[LabelKind, str] = {"binary": "logloss", "classes": "logloss", "real": "rmse"}
 
 Measures: TypeAlias = dict[str, float | int | None]
 
@@ -158,8 +161,8 @@ def measure(
     """Every metric that fits the label, by the name it has in reports; None where the rows do not define it.
 
     Args:
-        labels: 0 or 1, or numbers where ``label_kind`` is ``"real"``. Shape: (N,).
-        logits: what the model returned: log-odds, or predicted numbers for ``"real"``. Shape: (N,).
+        labels: 0 or 1, numbers where ``label_kind`` is ``"real"``, positions where it is ``"classes"``. Shape: (N,).
+        logits: what the model returned: log-odds, or predicted numbers for ``"real"``. Shape: (N,), (N, K) for classes.
         label_kind: as in the schema.
         weights: how many rows each row stands for. Shape: (N,).
         groups: for grouped AUC, NDCG and MRR of a binary label; those three are absent without it. Shape: (N,).
@@ -173,6 +176,8 @@ def measure(
         >>> found["rows"], found["positive_rate"], found["auc"]
         (4, 0.5, 0.75)
     """
+    if label_kind == "classes":
+        return _defined(len(np.asarray(labels)), measure_classes(labels, logits, weights=weights))
     rows = read_rows(labels, logits, weights, binary=label_kind == "binary")
     if label_kind == "real":
         found = {"rmse": rmse(labels, logits, weights=weights), "r2": r2(labels, logits, weights=weights)}
@@ -192,8 +197,11 @@ def measure(
                 f"ndcg@{k}": ndcg(labels, logits, groups, k=k, weights=weights),
                 "mrr": mrr(labels, logits, groups, weights=weights),
             }
-    defined = {name: value if math.isfinite(value) else None for name, value in found.items()}
-    return {"rows": len(rows.scores), **defined}
+    return _defined(len(rows.scores), found)
+
+
+def _defined(rows: int, found: Mapping[str, float]) -> Measures:
+    return {"rows": rows, **{name: value if math.isfinite(value) else None for name, value in found.items()}}
 
 
 def _read_probabilities(labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None) -> Rows:

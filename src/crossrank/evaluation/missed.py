@@ -12,12 +12,13 @@ shows what a model already has. For a label that is a number p is z, p (1 - p) i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.ordered import Doubles, sums_before
+from crossrank.schema import LabelKind
 
 RIDGE = 5.0  # λ
 
@@ -36,7 +37,7 @@ def missed_gain(
     labels: NDArray[np.floating],
     cells: NDArray[np.integer],
     *,
-    kind: Literal["binary", "real"] = "binary",
+    kind: LabelKind = "binary",
 ) -> Doubles:
     """What the memory of a row's cell would have taken off its loss: (N,), (N,), (N,) -> (N,), in the rows' order.
 
@@ -59,7 +60,7 @@ def rank_missed(
     labels: NDArray[np.floating],
     cells: Iterable[tuple[tuple[str, ...], NDArray[np.integer]]],
     *,
-    kind: Literal["binary", "real"] = "binary",
+    kind: LabelKind = "binary",
 ) -> list[Missed]:
     """The gain of each memory, the largest first.
 
@@ -78,7 +79,7 @@ def rank_missed(
     return sorted(found, key=lambda one: -one.gain)
 
 
-def row_losses(logits: Doubles, labels: Doubles, kind: Literal["binary", "real"]) -> Doubles:
+def row_losses(logits: Doubles, labels: Doubles, kind: LabelKind) -> Doubles:
     """The loss of each row: (N,), (N,) -> (N,)."""
     if kind == "binary":
         return np.logaddexp(0, logits) - labels * logits

@@ -29,11 +29,12 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.data import Encoder
+from crossrank.data.derived import rows_with_derived
 from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import Trained
 from crossrank.models import Model
 from crossrank.models.own import unexplained
-from crossrank.nn import DeepNetwork
+from crossrank.nn import DeepNetwork, Features
 from crossrank.schema import InputLayout
 
 POINTS = (16, 64, 256)  # of the integral; more are taken while the parts do not meet the logit
@@ -97,24 +98,21 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
             f"A row's crosses can be told for models with cross layers; got {type(model).__name__}.",
             hint="Train dcn-v2, dcn-mix, cross-net or dcn.",
         )
+    if model.num_outputs > 1:
+        raise ConfigError("What moves a row's answer can be told for one logit; got a label with several classes.")
+    features = run.encoder.encode_rows([row]).features()
+    split = [_split(member, features, run.encoder) for member in model.members]
+    parts = _Parts(*(torch.stack(same).mean(dim=0) for same in zip(*(one for one, _ in split), strict=True)))
+    exact = all(exact for _, exact in split)
     with torch.no_grad():
-        features = run.encoder.encode_rows([row]).features()
-        x0 = model.embedding(features)[0].detach()  # (D,)
         logit = model.in_units(model(features)).item()
-    mean = average_row(model, run.encoder)
-    parts = _by_taylor(model, x0, mean, logit) if is_smooth(model) else None
-    exact = parts is not None
-    if not exact and (problems := unexplained(model)):
-        raise ConfigError(
-            f"What {type(model).__name__} makes of a row cannot be split among its crosses. {problems[0]}"
-        )
-    parts = parts or _by_removal(model, x0, mean)
     names, pairs = model.layout.names, parts.pairs.tolist()
+    (values,) = rows_with_derived([row], run.encoder.schema)
     return RowExplanation(
         logit,
         parts.base.item(),
         _sorted(
-            {"feature": slot.name, "value": _cell(run.encoder, row, slot.column), "contribution": value}
+            {"feature": slot.name, "value": _cell(run.encoder, values, slot.column), "contribution": value}
             for slot, value in zip(model.layout.slots, parts.alone.tolist(), strict=True)
         ),
         _sorted(
@@ -125,6 +123,22 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
         "exact" if exact else "removal",
         logit - parts.total,
     )
+
+
+def _split(model: Model, features: Features, encoder: Encoder) -> tuple[_Parts, bool]:
+    """The parts of one model's logit, and whether they are exact."""
+    with torch.no_grad():
+        x0 = model.embedding(features)[0].detach()  # (D,)
+        logit = model.in_units(model(features)).item()
+    mean = average_row(model, encoder)
+    parts = _by_taylor(model, x0, mean, logit) if is_smooth(model) else None
+    if parts is not None:
+        return parts, True
+    if problems := unexplained(model):
+        raise ConfigError(
+            f"What {type(model).__name__} makes of a row cannot be split among its crosses. {problems[0]}"
+        )
+    return _by_removal(model, x0, mean), False
 
 
 def is_smooth(model: Model) -> bool:

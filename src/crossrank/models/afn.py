@@ -40,6 +40,8 @@ class AFN(Model):
     :class:`~crossrank.nn.LogarithmicLayer`.
     """
 
+    takes_classes = True
+
     def __init__(self, layout: InputLayout, settings: AFNSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         self.fields = FieldStack(layout, needed_by="AFN")

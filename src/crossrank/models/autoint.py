@@ -65,6 +65,8 @@ class AutoInt(Model):
     layers of two heads of width 32 are the original's; the search of DCN-V2 found two of two heads of width 40.
     """
 
+    takes_classes = True
+
     def __init__(self, layout: InputLayout, settings: AutoIntSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         self.fields = FieldStack(layout, needed_by="AutoInt")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import ArrayLike
@@ -28,11 +28,18 @@ class Model(nn.Module, abc.ABC):
     stands in :mod:`crossrank.models.own`.
 
     The logit of a label that is a number is that number less its mean, divided by its deviation in the training rows;
-    :meth:`in_units` gives the number itself, :meth:`predict_logits` the nearest one in the range of the training rows.
+    that of a binary one may be shifted by class weights or sampled negatives (:mod:`crossrank.training.prior`).
+    :meth:`in_units` gives the number itself, or the logit without the shift; :meth:`predict_logits` the nearest one in
+    the range of the training rows.
 
-    Shape: features of B rows -> (B,).
+    A label with several classes has a logit for each, from a wider output layer; models that add other terms to it, and
+    those that do not say ``takes_classes``, refuse such a label.
+
+    Shape: features of B rows -> (B,), or (B, K) for K classes.
     """
 
+    takes_classes: ClassVar[bool] = False  # its answer is ``self.output``, an OutputLayer, of something
+    num_outputs: int = 1
     label_mean: Tensor
     label_deviation: Tensor
     label_low: Tensor
@@ -75,6 +82,11 @@ class Model(nn.Module, abc.ABC):
             for depth, layer in enumerate(network.layers, start=1):
                 yield number, depth, layer
 
+    @property
+    def members(self) -> Sequence[Model]:
+        """The models whose answers are averaged; mostly the model itself."""
+        return [self]
+
     def tables(self) -> list[FeatureEmbedding]:
         """Every embedding table of the model; their features are ``layout.embedded``, in that order."""
         return [module for module in self.modules() if isinstance(module, FeatureEmbedding)]
@@ -104,7 +116,7 @@ class Model(nn.Module, abc.ABC):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def in_units(self, logits: Tensor) -> Tensor:
-        """Logits in units of the label, where that is a number; the network itself learns it at unit scale."""
+        """Logits in units of the label, where that is a number, or without what its classes' weights did to them."""
         return logits * self.label_deviation + self.label_mean
 
     @torch.no_grad()
@@ -117,7 +129,7 @@ class Model(nn.Module, abc.ABC):
             logits = [number.clamp(self.label_low, self.label_high).float().cpu() for number in numbers]
         finally:
             self.train(training)
-        return torch.cat(logits) if logits else torch.empty(0)
+        return torch.cat(logits) if logits else torch.empty((0, self.num_outputs) if self.num_outputs > 1 else 0)
 
 
 def embed(layout: InputLayout, *, dropout: float = 0.0) -> FeatureEmbedding:

@@ -19,6 +19,7 @@ from crossrank.models.deep_crossing import DeepCrossing, DeepCrossingSettings
 from crossrank.models.deepfm import DeepFM, DeepFMSettings
 from crossrank.models.dlrm import DLRM, DLRMSettings
 from crossrank.models.dnn import DNN, DNNSettings
+from crossrank.models.ensemble import Ensemble
 from crossrank.models.fm import FM, FMSettings
 from crossrank.models.interhat import InterHAt, InterHAtSettings
 from crossrank.models.logistic_regression import LogisticRegression, LogisticRegressionSettings
@@ -27,6 +28,7 @@ from crossrank.models.pnn import PNN, PNNSettings
 from crossrank.models.settings import ModelSettings
 from crossrank.models.wide_deep import WideDeep, WideDeepSettings
 from crossrank.models.xdeepfm import XDeepFM, XDeepFMSettings
+from crossrank.nn import OutputLayer
 from crossrank.schema import Feature
 
 
@@ -76,16 +78,33 @@ def parse_model_settings(values: Mapping[str, Any]) -> ModelSettings:
     return parse(MODELS[name].settings, values, path="model")
 
 
-def build_model(settings: ModelSettings, features: Sequence[Feature]) -> Model:
-    """The model that the settings describe, for the features that an encoder makes.
+def build_model(settings: ModelSettings, features: Sequence[Feature], *, num_outputs: int = 1) -> Model:
+    """The model that the settings describe, for the features that an encoder makes, with so many logits for a row.
 
-    >>> from crossrank.schema import Feature
-    >>> model = build_model(parse_model_settings({"name": "dnn"}), [Feature("user", "categorical", 100)])
-    >>> model.layout.input_dim
-    16
+        >>> from crossrank.nn import OutputLayer
+    from crossrank.schema import Feature
+        >>> model = build_model(parse_model_settings({"name": "dnn"}), [Feature("user", "categorical", 100)])
+        >>> model.layout.input_dim
+        16
     """
-    model: Model = MODELS[settings.name].model(settings.layout(features), settings)
-    return model
+    members = [MODELS[settings.name].model(settings.layout(features), settings) for _ in range(settings.ensemble)]
+    if num_outputs > 1:
+        for member in members:
+            _widen(member, num_outputs, settings.name)
+    return Ensemble(members) if len(members) > 1 else members[0]
+
+
+def _widen(model: Model, num_outputs: int, name: str) -> None:
+    """Give a model a logit for each class."""
+    if not model.takes_classes:
+        known = [name for name, entry in MODELS.items() if entry.model.takes_classes]
+        raise ConfigError(
+            f"A label with several classes needs a model that ends in an output layer; got {name}.",
+            hint=f"Pick one of {listing(known, most=40)}.",
+        )
+    output: Any = model.output
+    model.output = OutputLayer(output.in_features, num_outputs=num_outputs, bias=output.bias is not None)
+    model.num_outputs = num_outputs
 
 
 def build_shapes(settings: ModelSettings, features: Sequence[Feature]) -> Model:

@@ -64,14 +64,15 @@ def model_cost(settings: ModelSettings, features: Sequence[Feature]) -> Cost:
     >>> cost.multiply_adds
     {'embedding': 0, 'interaction': 0, 'deep': 40, 'output': 8}
     """
-    model = build_shapes(settings, features)
+    count = settings.ensemble
+    model = build_shapes(dataclasses.replace(settings, ensemble=1), features)
     with torch.device("meta"), torch.no_grad():
         one, two = _count(model, num_rows=1), _count(model, num_rows=2)
     parameters = Counter[str]()
     for name, parameter in model.named_parameters():
-        parameters[_PART_OF.get(name.split(".")[0], "interaction")] += parameter.numel()
+        parameters[_PART_OF.get(name.split(".")[0], "interaction")] += count * parameter.numel()
     # The second row's share; what a batch costs once, such as reshaping a kernel, is in both.
-    return Cost({part: parameters[part] for part in PARTS}, {part: two[part] - one[part] for part in PARTS})
+    return Cost({part: parameters[part] for part in PARTS}, {part: count * (two[part] - one[part]) for part in PARTS})
 
 
 def cost_table(costs: Mapping[str, Cost]) -> str:

@@ -63,6 +63,8 @@ class DCNV2(Model):
     Limits: without deep layers ``stacked`` is ``cross-only``.
     """
 
+    takes_classes = True
+
     def __init__(self, layout: InputLayout, settings: DCNV2Settings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         input_dim = layout.input_dim

@@ -30,6 +30,8 @@ class DeepCrossing(Model):
     values are not embedded. Its units were of inner widths 512, 512, 256, 128 and 64.
     """
 
+    takes_classes = True
+
     def __init__(self, layout: InputLayout, settings: DeepCrossingSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         deep = settings.deep

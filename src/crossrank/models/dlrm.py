@@ -49,6 +49,8 @@ class DLRM(Model):
         ConfigError: for a single field, which leaves nothing to multiply.
     """
 
+    takes_classes = True
+
     def __init__(self, layout: InputLayout, settings: DLRMSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         self.fields = FieldStack(layout, needed_by="DLRM", numbers=False)

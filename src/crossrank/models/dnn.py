@@ -27,6 +27,8 @@ class DNN(Model):
     Limits: without deep layers it is a linear model in x0.
     """
 
+    takes_classes = True
+
     def __init__(self, layout: InputLayout, settings: DNNSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         self.deep = settings.deep.network(layout.input_dim)

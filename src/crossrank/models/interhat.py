@@ -40,6 +40,8 @@ class InterHAt(Model):
     Choices: see :class:`~crossrank.nn.TransformerLayer`; the deep network is the paper's final perceptron.
     """
 
+    takes_classes = True
+
     def __init__(self, layout: InputLayout, settings: InterHAtSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         attention = settings.attention

@@ -110,10 +110,11 @@ def check_model(model: Model, batches: Iterable[Features]) -> None:
     model.eval()
     for features in batches:
         count, logits = len(features.categorical), model(features)
-        if not isinstance(logits, Tensor) or logits.shape != (count,) or not logits.is_floating_point():
+        shape = (count,) if model.num_outputs == 1 else (count, model.num_outputs)
+        if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
             got = f"{logits.dtype} of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else repr(logits)[:60]
             raise ShapeError(
-                f"{name} must give {count} rows floating-point logits of shape ({count},); got {got}.",
+                f"{name} must give {count} rows floating-point logits of shape {shape}; got {got}.",
                 hint="Name the axis to drop, as in logits[:, 0]: squeeze() would also drop that of a single row.",
             )
         if not logits.requires_grad:

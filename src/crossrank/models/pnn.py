@@ -45,6 +45,8 @@ class PNN(Model):
     products, where DeepCTR lets them skip the product layer.
     """
 
+    takes_classes = True
+
     def __init__(self, layout: InputLayout, settings: PNNSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         self.fields = FieldStack(layout, needed_by="PNN")

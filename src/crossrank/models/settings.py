@@ -87,7 +87,12 @@ class ModelSettings:
     """What every model has; each model's own class adds its parts."""
 
     name: str = setting("", "which model")
+    ensemble: int = setting(1, "models trained from as many seeds, whose answers are averaged")
     embedding: EmbeddingSettings = setting(EmbeddingSettings(), "")
+
+    def __post_init__(self) -> None:
+        if self.ensemble < 1:
+            raise ConfigError(f"model.ensemble must be at least 1; got {self.ensemble}.")
 
     def layout(self, features: Sequence[Feature]) -> InputLayout:
         """The slots of x0 for these features."""

@@ -38,10 +38,11 @@ class Linear(nn.Linear):
 class OutputLayer(Linear):
     """The logit ``w · x + b`` of each row; the paper's w_logit, to which a bias may be added.
 
-    Shape: x (..., input_dim) -> (...,).
+    Shape: x (..., input_dim) -> (...,), or (..., num_outputs) where there are several.
 
     Args:
         input_dim: the width of x.
+        num_outputs: how many logits a row has, each with a w and a b of its own.
         bias: add b, which lets the logit meet the base rate; False is the paper's formula.
 
     Example:
@@ -50,8 +51,9 @@ class OutputLayer(Linear):
         tensor([0.], grad_fn=<SqueezeBackward1>)
     """
 
-    def __init__(self, input_dim: int, *, bias: bool = True) -> None:
-        super().__init__(input_dim, 1, bias=bias)
+    def __init__(self, input_dim: int, *, num_outputs: int = 1, bias: bool = True) -> None:
+        super().__init__(input_dim, num_outputs, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).squeeze(-1)  # (..., 1) -> (...,)
+        logits = super().forward(x)
+        return logits.squeeze(-1) if self.out_features == 1 else logits  # (..., 1) -> (...,)

@@ -37,7 +37,7 @@ def learning(run: Run) -> dict[str, Any]:
     """The criterion by step: of training batches, and on validation rows with averaged and with raw weights."""
     real = run.schema.label.kind == "real"
     criterion = "rmse" if real else "logloss"
-    lines = run.metrics
+    lines = [line for line in run.metrics if not line.get("member")]  # of an ensemble, the first
     checks = [line for line in lines if "valid" in line]
     return {
         "criterion": criterion,

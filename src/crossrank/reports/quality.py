@@ -32,6 +32,8 @@ METRICS = {  # by the name in report.json
     "logloss": Metric("log loss", _low, "mean of −log of the probability given to what happened"),
     "rmse": Metric("RMSE", _low, "root of the mean squared error, in units of {label}"),
     "auc": Metric("AUC", _high, "chance that a positive row scores above a negative one"),
+    "accuracy": Metric("accuracy", _high, "share of rows whose most probable class is theirs"),
+    "macro_auc": Metric("macro AUC", _high, "mean over classes of the AUC of each against the others"),
     "r2": Metric("R²", _high, "share of the variance of {label} explained"),
     "grouped_auc": Metric("grouped AUC", _high),
     "ndcg@10": Metric("NDCG@10", _high),
@@ -43,7 +45,7 @@ METRICS = {  # by the name in report.json
     "normalized_entropy": Metric("norm. entropy", _low),
 }
 CRITERIA = ("logloss", "rmse")
-COMPARED = ("logloss", "rmse", "auc", "r2")
+COMPARED = ("logloss", "rmse", "auc", "accuracy", "macro_auc", "r2")
 
 
 def measured(run: Run) -> tuple[str, dict[str, Any]]:

@@ -114,7 +114,8 @@ class Run:
     @cached_property
     def model(self) -> Model:
         """The trained model, in evaluation mode, on the CPU."""
-        model = build_model(parse_model_settings(self.config["model"]), self.encoder.features)
+        outputs = self.schema.label.num_outputs
+        model = build_model(parse_model_settings(self.config["model"]), self.encoder.features, num_outputs=outputs)
         try:
             model.load_state_dict(load_file(self.path / WEIGHTS))
         except (SafetensorError, RuntimeError, OSError) as error:
@@ -174,11 +175,13 @@ class Run:
             return
         from crossrank.data.table import open_table
 
-        for chunk in open_table(source, **table_options).chunks(self.schema.names, rows=SCORING_ROWS):
+        for chunk in open_table(source, **table_options).chunks(self.schema.inputs, rows=SCORING_ROWS):
             yield self.encoder.encode(chunk.frame, where=chunk.where).features()
 
     def predict(self, source: Any, **table_options: Any) -> npt.NDArray[np.float32]:
         """The probability of each raw row, or its predicted value where the label is a number.
+
+        For several classes, the probability of each, in the order of ``schema.label.classes``: (N, K).
 
         Columns may come in any order, others may stand between them; unseen and missing values are fine, a missing
         column is not.
@@ -188,7 +191,10 @@ class Run:
     def answers(self, batches: Iterable[Features]) -> npt.NDArray[np.float32]:
         """The same of rows that are encoded."""
         logits = self.model.predict_logits(batches)
-        answer: npt.NDArray[np.float32] = (logits.sigmoid() if self.schema.label.kind == "binary" else logits).numpy()
+        kind = self.schema.label.kind
+        answer: npt.NDArray[np.float32] = (
+            logits.sigmoid() if kind == "binary" else logits.softmax(dim=-1) if kind == "classes" else logits
+        ).numpy()
         return answer
 
     def __repr__(self) -> str:

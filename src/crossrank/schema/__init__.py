@@ -2,12 +2,14 @@
 
 from crossrank.schema.columns import Categorical, Column, Label, LabelKind, Multivalent, Numeric, Schema
 from crossrank.schema.cross import Cross
+from crossrank.schema.dates import Date
 from crossrank.schema.layout import Feature, InputLayout, Slot
 
 __all__ = [
     "Categorical",
     "Column",
     "Cross",
+    "Date",
     "Feature",
     "InputLayout",
     "Label",

@@ -9,24 +9,27 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from crossrank.config import parse, setting
 from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
+from crossrank.schema.cells import DecimalMark, TableColumn
 from crossrank.schema.cross import Cross
+from crossrank.schema.dates import NUMBERS, Date
 
 FORMAT_VERSION = 1
 NUMBER_ENCODINGS = ("scalar", "values", "pieces")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Categorical:
+class Categorical(TableColumn):
     """A column with one value from a set: a user, a country, an hour. Values are compared as text."""
 
     kind: ClassVar[str] = "categorical"
-    name: str
     min_count: int = setting(1, "values seen less often in training share the id for unseen values")
     max_size: int | None = setting(None, "keep only this many of the most frequent values")
     hash_size: int | None = setting(None, "hash into this many ids instead of keeping a vocabulary")
@@ -36,11 +39,10 @@ class Categorical:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Multivalent:
+class Multivalent(TableColumn):
     """A column with any number of values from a set: tags, genres. Text is cut at the separator; lists are kept."""
 
     kind: ClassVar[str] = "multivalent"
-    name: str
     separator: str = setting("|", "what stands between two values of a text cell")
     min_count: int = setting(1, "values seen less often in training share the id for unseen values")
     max_size: int | None = setting(None, "keep only this many of the most frequent values")
@@ -53,7 +55,7 @@ class Multivalent:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Numeric:
+class Numeric(TableColumn):
     """A column with a number, as one or several slots of x0, each after ``log(max(x + log_shift, 1))``.
 
     ``scalar``: standardized; a missing number becomes the training mean. ``values``: the id of its value, or of a bin
@@ -65,11 +67,10 @@ class Numeric:
     """
 
     kind: ClassVar[str] = "numeric"
-    name: str
     log_shift: float | None = setting(None, "take log(x + this); leave out for no logarithm")
     standardize: bool = setting(True, "subtract the training mean and divide by the training deviation")
-    missing: tuple[str, ...] = setting(
-        (), "texts that count as missing, whatever their case; an empty cell always does"
+    decimal: DecimalMark | None = setting(
+        None, "the decimal mark of numbers written for people: $1,234.50 or 1.234,5 % or 1 234 €; a percent is not cut"
     )
     encoding: str = setting("auto", "'scalar', 'values', 'pieces', several joined by '+', or 'auto'")
 
@@ -96,35 +97,48 @@ class Numeric:
         words = self.encoding.split("+") if self.encoding != "auto" else ["scalar"]
         return tuple(word for word in NUMBER_ENCODINGS if word in words)
 
-    @property
-    def markers(self) -> frozenset[str]:
-        """The texts that count as missing, as they are compared."""
-        return frozenset(text.strip().lower() for text in self.missing)
 
-
-Column: TypeAlias = Categorical | Multivalent | Numeric | Cross
-LabelKind: TypeAlias = Literal["binary", "real"]
-COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric, Cross)}
+Encoded: TypeAlias = Categorical | Multivalent | Numeric
+InTable: TypeAlias = Encoded | Date
+Column: TypeAlias = InTable | Cross
+LabelKind: TypeAlias = Literal["binary", "real", "classes"]
+COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric, Date, Cross)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-    """The column to predict: ``binary`` (0 or 1, trained with log loss) or ``real`` (a number, squared error).
+    """The column to predict: ``binary`` (0 or 1, trained with log loss), ``real`` (a number, squared error) or
+    ``classes`` (one of several, which are named; log loss of the softmax over a logit for each).
 
     ``classes`` are the two values of a binary label that are not 0 and 1, or true and false: the first counts as 0, the
-    second as 1.
+    second as 1. Their case does not matter, unless they differ in nothing else. ``negatives_kept`` is for tables in
+    which negative rows are a sample: each was kept with this probability.
     """
 
     name: str
     kind: LabelKind = "binary"
     classes: tuple[str, ...] = ()
+    negatives_kept: float | None = None
 
     def __post_init__(self) -> None:
-        if self.classes and (self.kind != "binary" or len(set(self.classes)) != 2 or len(self.classes) != 2):
+        kept = self.negatives_kept
+        if kept is not None and (self.kind != "binary" or not 0 < kept <= 1):
             raise SchemaError(
-                f"The classes of label '{self.name}' must be two values of a binary label; got {listing(self.classes)} "
-                f"for a {self.kind} one."
+                f"negatives_kept of label '{self.name}' must be above 0 and at most 1, and the label binary; got "
+                f"{kept} for a {self.kind} one."
             )
+        several = self.kind == "classes"
+        right = len(self.classes) >= 2 if several else not self.classes or len(self.classes) == 2
+        if not right or len(set(self.classes)) != len(self.classes) or (self.classes and self.kind == "real"):
+            raise SchemaError(
+                f"The classes of label '{self.name}' must be two different values of a binary label, or the values of "
+                f"one with several classes; got {listing(self.classes)} for the kind {self.kind}."
+            )
+
+    @property
+    def num_outputs(self) -> int:
+        """How many logits answer it."""
+        return len(self.classes) if self.kind == "classes" else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +150,7 @@ class Schema:
         label: the column to predict.
         weight: a column with a weight for each row's loss, if any.
         group: a column whose equal values belong together, such as a query or a user, for grouped metrics; if any.
+        time: a column that says when a row happened, if any; the rows are then split by it. It may also be a feature.
 
     Raises:
         SchemaError: for no features, a name used twice, or a feature or group that is also the label or the weight.
@@ -152,23 +167,18 @@ class Schema:
     label: Label
     weight: str | None = None
     group: str | None = None
+    time: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
         if not self.names:
             raise SchemaError("A schema needs at least one feature; got none.")
-        named = [column.name for column in self.features]
-        taken = [*named, self.label.name, *([self.weight] if self.weight else [])]
-        if self.group in taken[len(named) :]:
-            taken.append(self.group)
-        known = [column.name for column in self.features if isinstance(column, Categorical | Numeric)]
-        for cross in self.crosses:
-            for name in cross.of:
-                if name not in known:
-                    raise SchemaError(
-                        f"A cross is of columns with one value in each row, {listing(known)}; got '{name}'.",
-                        hint=did_you_mean(name, known),
-                    )
+        made = [part.name for date in self.dates for part in _as_encoded(date)]
+        crosses = [cross.name for cross in self.crosses]
+        taken = [*self.names, *crosses, *made, self.label.name, *([self.weight] if self.weight else [])]
+        again = {self.group, *(column.source for column in self.in_table)}
+        taken += [name for name in (self.label.name, self.weight) if name is not None and name in again]
+        self._check_crosses()
         for name in taken:
             if taken.count(name) > 1:
                 raise SchemaError(
@@ -179,19 +189,62 @@ class Schema:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the feature columns that a table has."""
-        return tuple(column.name for column in self.features if not isinstance(column, Cross))
+        return tuple(column.name for column in self.in_table)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns of the table that the features are read from, each once."""
+        return tuple(dict.fromkeys(column.input for column in self.in_table))
+
+    @property
+    def dates(self) -> list[Date]:
+        return [column for column in self.features if isinstance(column, Date)]
 
     @property
     def categorical(self) -> list[Categorical]:
-        return [column for column in self.features if isinstance(column, Categorical)]
+        """What is encoded as one id, parts of dates included."""
+        return [column for column in self.encoded if isinstance(column, Categorical)]
 
     @property
     def multivalent(self) -> list[Multivalent]:
-        return [column for column in self.features if isinstance(column, Multivalent)]
+        return [column for column in self.encoded if isinstance(column, Multivalent)]
 
     @property
     def numeric(self) -> list[Numeric]:
-        return [column for column in self.features if isinstance(column, Numeric)]
+        """What is encoded as a number, parts of dates included."""
+        return [column for column in self.encoded if isinstance(column, Numeric)]
+
+    @cached_property
+    def encoded(self) -> tuple[Encoded, ...]:
+        """What is encoded, in the order of the features: a date is its parts."""
+        return tuple(chain.from_iterable(map(_as_encoded, self.in_table)))
+
+    def with_numeric(self, columns: Iterable[Numeric]) -> Schema:
+        """The same with other numeric columns of the same names; of parts of dates, with their encodings."""
+        new, features = {column.name: column for column in columns}, list[Column]()
+        for column in self.features:
+            if isinstance(column, Cross):
+                features.append(column)
+            elif isinstance(column, Date):
+                numbers = {str(part): new[column.feature(part)].encoding for part in column.parts if part in NUMBERS}
+                features.append(dataclasses.replace(column, encodings=numbers))
+            else:
+                features.append(new.get(column.name, column))
+        return dataclasses.replace(self, features=features)
+
+    @cached_property
+    def derived(self) -> tuple[InTable, ...]:
+        """The features that are not just a column of the table: parts of dates, another name, cells to blank out."""
+        return tuple(
+            column
+            for column in self.in_table
+            if isinstance(column, Date) or column.input != column.name or (column.missing and column.kind != "numeric")
+        )
+
+    @property
+    def in_table(self) -> list[InTable]:
+        """The features that are read from columns of the table, which crosses are not."""
+        return [column for column in self.features if not isinstance(column, Cross)]
 
     @property
     def crosses(self) -> list[Cross]:
@@ -199,13 +252,28 @@ class Schema:
 
     def with_crosses(self, crosses: Sequence[Cross]) -> Schema:
         """The same columns with these crosses in place of those it has."""
-        columns = [column for column in self.features if not isinstance(column, Cross)]
-        return dataclasses.replace(self, features=[*columns, *crosses])
+        return dataclasses.replace(self, features=[*self.in_table, *crosses])
+
+    def _check_crosses(self) -> None:
+        known = [column.name for column in (*self.categorical, *self.numeric)]
+        for cross in self.crosses:
+            if cross.statistics and self.label.kind == "classes":
+                raise SchemaError(
+                    f"The statistics of '{cross.name}' need a label of two classes or a number; "
+                    f"'{self.label.name}' has several classes.",
+                    hint='Give the cross "statistics": false.',
+                )
+            for name in cross.of:
+                if name not in known:
+                    raise SchemaError(
+                        f"A cross is of columns with one value in each row, {listing(known)}; got '{name}'.",
+                        hint=did_you_mean(name, known),
+                    )
 
     @property
     def required(self) -> Iterator[str]:
-        """Every column that training needs."""
-        yield from dict.fromkeys([*self.names, self.label.name, *filter(None, (self.weight, self.group))])
+        """Every column of the table that training needs."""
+        yield from dict.fromkeys([*self.inputs, self.label.name, *filter(None, (self.weight, self.group))])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -213,6 +281,7 @@ class Schema:
             "label": _written(self.label),
             "weight": self.weight,
             "group": self.group,
+            **({"time": self.time} if self.time else {}),
             "features": [{"kind": column.kind, **_written(column)} for column in self.features],
         }
 
@@ -224,18 +293,19 @@ class Schema:
                 f"{source} must have format version {FORMAT_VERSION}; got {values['format_version']!r}.",
                 hint="It was written by another version of crossrank.",
             )
-        known = {"format_version", "label", "weight", "group", "features"}
+        known = {"format_version", "label", "weight", "group", "time", "features"}
         for key in values:
             if key not in known:
                 raise SchemaError(f"{source} has the unknown key '{key}'.", hint=did_you_mean(key, known))
         if not isinstance(values.get("label"), Mapping) or not isinstance(values.get("features"), list):
             raise SchemaError(f"{source} needs a 'label' object and a 'features' list.")
-        for key in ("weight", "group"):
+        for key in ("weight", "group", "time"):
             if not isinstance(values.get(key), str | None):
                 raise SchemaError(f"'{key}' of {source} must be the name of a column or null; got {values[key]!r}.")
         try:
             label = parse(Label, values["label"], path="label")
-            return cls([_column(item) for item in values["features"]], label, values.get("weight"), values.get("group"))
+            others = {key: values.get(key) for key in ("weight", "group", "time")}
+            return cls([_column(item) for item in values["features"]], label, **others)
         except ConfigError as error:
             raise SchemaError(f"{source} cannot be read: {error}") from None
 
@@ -256,7 +326,7 @@ class Schema:
         return cls.from_dict(values, source=str(path))
 
     @classmethod
-    def infer(cls, table: Any, *, label: str | None = None) -> Schema:
+    def infer(cls, table: Any, *, label: str | None = None, split: str | None = None) -> Schema:
         """Draft a schema by looking at a table; the person corrects what it got wrong.
 
         What may be wrong is warned of; :func:`crossrank.schema.draft.draft_schema` tells more, and does not warn.
@@ -264,10 +334,24 @@ class Schema:
         Args:
             table: a polars or pandas data frame, or a mapping from names to lists of values; some thousand rows do.
             label: the name of the label, where it is not one of the usual names (label, click, clicked, target, y).
+            split: the name of the column that names each row's split, where it is not called so; it is no feature.
         """
         from crossrank.schema.draft import draft_schema
 
-        return draft_schema(table, label=label).warned().schema
+        return draft_schema(table, label=label, split=split).warned().schema
+
+
+def _as_encoded(column: InTable) -> Iterator[Encoded]:
+    """What the encoder makes of a column: one feature, or one for each part of a date."""
+    if not isinstance(column, Date):
+        yield column
+        return
+    for part in column.parts:
+        if part in NUMBERS:
+            encoding = column.encodings.get(part, "auto")
+            yield Numeric(name=column.feature(part), source=column.input, encoding=encoding)
+        else:
+            yield Categorical(name=column.feature(part), source=column.input)
 
 
 def _written(part: Column | Label) -> dict[str, Any]:
@@ -276,7 +360,7 @@ def _written(part: Column | Label) -> dict[str, Any]:
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in fields.items()
-        if value is not None and value != ()
+        if value is not None and value != () and value != {}
     }
 
 

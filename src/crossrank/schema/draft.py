@@ -3,27 +3,35 @@
 A column becomes
 
 - the label: the given name, or the first of label, click, clicked, is_click, target, y that is there. It is binary
-  where it has two values (0 and 1, true and false, or two texts or whole numbers, of which the second in their order
-  counts as 1), and a number otherwise;
+  where it has two values (0 and 1, true and false, or two texts or whole numbers, of which the positive one counts as
+  1: the given one; the other one of no, not …, false, negative or off; else the second in their order), classes where
+  it has more texts, at most 100 that repeat, and none is missing or it was named, and a number otherwise;
 - the weight: sample_weight or weight, if most rows have a number that is not negative;
 - the group: query_id, qid, session_id, request_id or group, if some value repeats; it is then not a feature;
+- nothing, where it names each row's split: the given name, or ``split`` if it says train, valid or test in every row;
 - a feature, or nothing, as :mod:`crossrank.schema.infer` says.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from crossrank.errors import SchemaError, did_you_mean, listing
-from crossrank.schema.columns import Column, Label, Numeric, Schema
+from crossrank.schema.cells import plain_number
+from crossrank.schema.columns import Column, Label, Multivalent, Numeric, Schema
+from crossrank.schema.cross import Cross
+from crossrank.schema.dates import DAY, Date, TimeRange, readable_times
 from crossrank.schema.infer import (
     WRITTEN_NUMBER,
+    date_note,
     draft_column,
     few,
+    find_split,
     is_marker,
     number_note,
     numbers_of,
@@ -33,7 +41,9 @@ from crossrank.schema.infer import (
 LABEL_NAMES = ("label", "click", "clicked", "is_click", "target", "y")
 WEIGHT_NAMES = ("sample_weight", "weight")
 GROUP_NAMES = ("query_id", "qid", "session_id", "request_id", "group")
+MOST_CLASSES = 100
 BOOLEANS = {"true": 1, "false": 0}
+NEGATIVE = re.compile(r"(n|no|not|non|f|false|neg|negative|off)([ _-].*)?", re.IGNORECASE)  # no, not clicked
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,9 +72,8 @@ class Draft:
         """What a person is told of the draft: its features by kind, other columns, what to check."""
         kinds: dict[str, list[str]] = {}
         for column in self.features:
-            marked = isinstance(column, Numeric) and column.missing
-            shown = f"{column.name} (missing: {listing(marked)})" if marked else column.name
-            kinds.setdefault(column.kind, []).append(shown)
+            more = details(column)
+            kinds.setdefault(column.kind, []).append(f"{column.name} ({'; '.join(more)})" if more else column.name)
         others = {"weight of each row": self.weight, "group": self.group}
         kinds |= {meaning: [name] for meaning, name in others.items() if name is not None}
         kinds |= {"left out": [f"{name or repr(name)} ({reason})" for name, reason in self.left_out.items()]}
@@ -78,12 +87,53 @@ class Draft:
         return self
 
 
-def draft_schema(table: Any, *, label: str | None = None) -> Draft:
+def details(column: Column) -> list[str]:
+    """What a person should know of a drafted column besides its kind."""
+    found = []
+    if isinstance(column, Date):
+        found = [f"format {column.format}", ", ".join(column.parts)]
+    if isinstance(column, Numeric) and column.decimal is not None:
+        found = [f"decimal mark '{column.decimal}'"]
+    return [
+        *found,
+        *([f"missing: {listing(column.missing)}"] if not isinstance(column, Cross) and column.missing else []),
+    ]
+
+
+def reason(column: Column, cells: Iterable[Any]) -> str:
+    """Why a column was drafted as it was, from its first cells."""
+    values = [cell for cell in cells if cell is not None and not (isinstance(cell, str) and is_marker(cell))]
+    more = details(column)
+    if isinstance(column, Date):
+        times = sorted(readable_times(values, column))
+        return "; ".join(["dates" if all(time % DAY == 0 for time in times) else "times", *more])
+    if isinstance(column, Numeric):
+        numbers = numbers_of([_plain(value, column) for value in values])
+        skewed = ["skewed, so its logarithm"] if column.log_shift is not None else []
+        return "; ".join([f"numbers from {min(numbers):,.10g} to {max(numbers):,.10g}", *skewed, *more])
+    if isinstance(column, Multivalent):
+        parted = f", parted by '{column.separator}'" if any(isinstance(value, str) for value in values) else ""
+        return "; ".join([f"several values in a cell{parted}", *more])
+    distinct = len({str(value) for value in values})
+    codes = "whole numbers, taken for codes" if numbers_of(values) else "texts"
+    rare = ["many are seen once"] if column.min_count > 1 else []
+    return "; ".join([f"{distinct:,} different {codes}", *rare, *more])
+
+
+def _plain(value: Any, column: Numeric) -> Any:
+    return plain_number(value, column.decimal) if column.decimal is not None and isinstance(value, str) else value
+
+
+def draft_schema(
+    table: Any, *, label: str | None = None, positive: str | None = None, split: str | None = None
+) -> Draft:
     """Draft the meaning of a table's columns by looking at its first 10,000 rows.
 
     Args:
         table: a polars or pandas data frame, or a mapping from names to lists of values.
         label: the name of the label, where it is not one of the usual names.
+        positive: which of the label's two values counts as 1.
+        split: the name of the column that names each row's split, where it is not called so.
 
     Raises:
         SchemaError: for a table without rows or columns, no label, a label that is neither binary nor a number, or no
@@ -98,22 +148,25 @@ def draft_schema(table: Any, *, label: str | None = None) -> Draft:
         Label(name='click', kind='binary', classes=('no', 'yes'))
     """
     columns = read_columns(table)
-    target, note = _label(_label_name(columns, label), columns)
+    target, note = _label(_label_name(columns, label), columns, positive, named=label is not None)
     others = {name: cells for name, cells in columns.items() if name != target.name}
     weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
     group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
-    draft = _features({name: cells for name, cells in others.items() if name not in (weight, group)})
+    split = split or find_split(others)
+    draft = _features({name: cells for name, cells in others.items() if name not in (weight, group, split)}, table)
     notes = [note, *draft.notes] if note else draft.notes
-    return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes)
+    left_out = ({split: "names the split"} if split in others else {}) | dict(draft.left_out)
+    return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes, left_out=left_out)
 
 
 def draft_features(table: Any) -> Draft:
     """The same of a table all of whose columns may be features; label, weight and group stand elsewhere."""
-    return _features(read_columns(table))
+    return _features(read_columns(table), table)
 
 
-def _features(columns: Mapping[str, list[Any]]) -> Draft:
+def _features(columns: Mapping[str, list[Any]], table: Any) -> Draft:
     drafts = {name: draft_column(name, cells) for name, cells in columns.items()}
+    drafts |= {name: _in_range(draft, table[name]) for name, draft in drafts.items() if isinstance(draft, Date)}
     features = [draft for draft in drafts.values() if not isinstance(draft, str)]
     left_out = {name: draft for name, draft in drafts.items() if isinstance(draft, str)}
     if not features:
@@ -122,8 +175,14 @@ def _features(columns: Mapping[str, list[Any]]) -> Draft:
             f"A table needs a column that can be a feature; got {reasons or 'no others'}.",
             hint="To use one of them anyway, write the schema by hand.",
         )
-    notes = [number_note(name, columns[name], draft) for name, draft in drafts.items()]
+    notes = [note(name, columns[name], draft) for name, draft in drafts.items() for note in (number_note, date_note)]
     return Draft(features=features, left_out=left_out, notes=[note for note in notes if note])
+
+
+def _in_range(date: Date, values: Any) -> Column | str:
+    """The parts that all rows support: those of a table in order of time differ from its first ones."""
+    distinct = values.unique() if hasattr(values, "unique") else values
+    return TimeRange().add(readable_times(distinct, date)).decide(date)
 
 
 def _named(columns: Iterable[str], usual: Iterable[str]) -> Iterator[str]:
@@ -145,27 +204,61 @@ def _label_name(columns: Mapping[str, list[Any]], label: str | None) -> str:
     return name
 
 
-def _label(name: str, columns: Mapping[str, list[Any]]) -> tuple[Label, str]:
+def _label(name: str, columns: Mapping[str, list[Any]], positive: str | None, *, named: bool) -> tuple[Label, str]:
     """The label, and what to check about it."""
     values = [cell for cell in columns[name] if cell is not None and not is_marker(cell)]
     numbers = numbers_of([BOOLEANS.get(str(value).strip().lower(), value) for value in values])
     whole, distinct = all(number.is_integer() for number in numbers), sorted(set(numbers))
-    if numbers and set(distinct) <= {0, 1}:
+    if numbers and set(distinct) <= {0, 1} and positive is None:
         return Label(name=name), ""
     if numbers and len(distinct) > 1 and not (whole and len(distinct) == 2):
         note = (
             f"label '{name}' is taken for a number, to be predicted as such: it has the {len(distinct)} values "
-            f"{_shown(distinct)}. If they are classes, make two of them, such as 0 and 1."
+            f"{_shown(distinct)}. If they are classes, make two of them, such as 0 and 1, "
+            "or name them in the schema as those of a label of the kind classes."
         )
+        if positive is not None:
+            raise _not_positive(name, positive, f"the {len(distinct)} values {_shown(distinct)}")
         return Label(name=name, kind="real"), note if whole and few(len(distinct), len(values)) else ""
-    texts = sorted({value.strip() for value in values if isinstance(value, str)}) if not numbers else []
+    texts = _texts(values) if not numbers else []
     classes = [str(int(number)) for number in distinct] if whole and numbers else texts
-    if len(classes) != 2 or (not numbers and not all(isinstance(value, str) for value in values)):
+    texts_only = not numbers and all(isinstance(value, str) for value in values)
+    several = texts_only and 2 < len(texts) <= min(MOST_CLASSES, len(values) // 2)
+    if several and positive is None and (named or len(values) == len(columns[name])):
+        return Label(name=name, kind="classes", classes=tuple(texts)), ""
+    if len(classes) != 2 or not (numbers or texts_only):
         raise _not_a_label(name, values, classes)
-    first, second = classes
-    return Label(name=name, classes=(first, second)), (
-        f"label '{name}' has the two values '{first}' and '{second}': '{second}' counts as 1, and its probability is "
-        f'learned. To turn them round, write "classes": ["{second}", "{first}"] into the label of the schema.'
+    negative, guessed = classes[0], len(negatives := [text for text in classes if NEGATIVE.fullmatch(text)]) == 1
+    if positive is not None:
+        others = [text for text in classes if text.lower() != positive.strip().lower()]
+        if len(others) != 1:
+            raise _not_positive(name, positive, listing(classes))
+        negative = others[0]
+    elif guessed:
+        negative = negatives[0]
+    (one,) = (text for text in classes if text != negative)
+    note = (
+        ""
+        if guessed or positive is not None
+        else (
+            f"label '{name}' has the two values '{classes[0]}' and '{classes[1]}': '{one}' counts as 1, and its "
+            f"probability is learned. To turn them round: --positive {negative}, or "
+            f'"classes": ["{one}", "{negative}"] in the label of the schema.'
+        )
+    )
+    return Label(name=name, classes=(negative, one)), note
+
+
+def _texts(values: list[Any]) -> list[str]:
+    """The different texts of a label; whatever their case, where they are two then."""
+    texts = {value.strip() for value in values if isinstance(value, str)}
+    lower = {text.lower() for text in texts}
+    return sorted(lower if len(lower) == 2 < len(texts) else texts)
+
+
+def _not_positive(name: str, positive: str, got: str) -> SchemaError:
+    return SchemaError(
+        f"The positive value must be one of the two values of label '{name}'; got '{positive}' for a label with {got}."
     )
 
 

@@ -2,32 +2,36 @@
 
 The draft errs towards columns that can always be encoded, and the person corrects it. A column becomes
 
-- nothing: one value in all rows; dates and times, of which tomorrow brings new ones; a name for each row (a counter, or
-  text or an id that never repeats, the index that pandas writes); vectors, structs and bytes. To use one anyway, write
-  it into the schema;
+- nothing: one value in all rows; a name for each row (a counter, or text or an id that never repeats, the index that
+  pandas writes); vectors, structs and bytes; dates that cannot be told, such as 03/04/2026. To use one anyway, write it
+  into the schema;
+- date: dates and times, and numbers that are such by their name and size, with the parts that their range supports;
 - multivalent: lists, or text whose pieces between "|", ";" or "," repeat far more than whole cells do;
 - numeric: numbers, except whole ones that are codes; with a logarithm where they are not negative and strongly skewed;
 - categorical: everything else. Where many values are seen once, values never seen will come too, and those seen once
   train the id for the unseen (``min_count=2``).
 
-Numbers that stand as text, as in CSV files, count as numbers, and texts such as NA among them as missing. Rules about
-repetition wait for 50 rows.
+Numbers that stand as text, as in CSV files, count as numbers, also as $1,234.50 or 12,5 %, where it is clear what the
+marks mean. Texts such as NA among numbers and dates count as missing; among other texts only those that can be nothing
+else, such as ?. Rules about repetition wait for 50 rows.
 """
 
 from __future__ import annotations
 
-import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from itertools import chain, islice
 from statistics import fmean
 from typing import Any
 
 from crossrank.errors import SchemaError, listing
+from crossrank.schema import cells as written
 from crossrank.schema.columns import Categorical, Column, Multivalent, Numeric
+from crossrank.schema.dates import PER_UNIT, WRITTEN, Date, TimeRange, formats_of, looks_like_a_date, readable_times
 
 MAX_ROWS = 10_000
 ENOUGH_ROWS = 50  # fewer say little about what repeats
@@ -35,7 +39,12 @@ MAX_CODES = 32  # whole numbers with at most this many values are codes: hours, 
 
 CODE_WORDS = {"id", "ids", "uid", "userid", "itemid", "code", "type", "category", "zip"}
 TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "at"}
-MARKERS = {"na", "n/a", "nan", "null", "none", "?", "-"}  # what people write for a missing number, in any case
+# What people write for what is missing, in any case: among texts, and among numbers and dates
+CLEAR_MARKERS = {"?", "n/a", "#n/a", "nan", "null", "<null>", "(null)", "\\n"}
+MARKERS = CLEAR_MARKERS | {"na", "n.a.", "none", "nil", "nat", "-", "--", "unknown", "missing"}
+SPLIT_NAMES = {
+    "train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2
+}  # fmt: skip
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 PADDED = re.compile(r"0\d+", re.ASCII)  # 007, a code and not a number
@@ -43,9 +52,9 @@ WRITTEN_NUMBER = re.compile(  # 3,14 and 1,234,567.5 and $12 and 5 %
     r"[+-]?\s?[$€£¥]?\s?[+-]?(\d+([.,]\d+)?|\d{1,3}([.,' ]\d{3})+([.,]\d+)?)\s?[%$€£¥]?", re.ASCII
 )
 INDEX_NAME = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?", re.ASCII)  # how pandas names an index without a name
-CLOCK = r"([T ]\d\d?:\d\d.*)?"
-YEAR_FIRST = re.compile(rf"\d{{4}}([-/.])\d\d\1\d\d{CLOCK}", re.ASCII)  # 2026-01-31
-YEAR_LAST = re.compile(rf"\d\d?([-/.])\d\d?\1\d{{4}}{CLOCK}", re.ASCII)  # 31/01/2026: not in order of time as text
+DAY_NUMBER = re.compile(r"(19|20)\d{6}", re.ASCII)  # 20141021
+YEAR_LAST = WRITTEN[1][0]  # 31/01/2026: not in order of time as text
+AMBIGUOUS = "dates whose day and month cannot be told apart"
 
 
 def read_columns(table: Any) -> dict[str, list[Any]]:
@@ -88,16 +97,66 @@ def draft_column(name: str, cells: list[Any]) -> Column | str:
         return "structs or bytes"
     marks = {value for value in set(values) if is_marker(value)}
     present = [value for value in values if value not in marks] if marks else values
-    if present and all(_is_time(value) for value in present):
-        return "dates or times"
+    missing = tuple(sorted({mark.strip() for mark in marks}))
+    if present and all(looks_like_a_date(value) for value in present):
+        return _draft_date(name, present, missing)
     numbers = numbers_of(present)
     if numbers:
         return _draft_numbers(name, values, present, numbers)
-    separator = _separator(values) if all(isinstance(value, str) for value in values) else None
+    texts = [value for value in present if isinstance(value, str)]
+    if texts and len(texts) == len(present) and (decimal := decimal_of(texts)):
+        plain = [str(written.plain_number(text, decimal)) for text in texts]
+        drafted = _draft_numbers(name, plain, plain, numbers_of(plain))
+        if isinstance(drafted, Numeric):
+            return replace(drafted, decimal=decimal, missing=missing)
+    clear = tuple(mark for mark in missing if mark.lower() in CLEAR_MARKERS)
+    values = [value for value in values if not (isinstance(value, str) and value.strip() in clear)]
+    separator = _separator(values) if values and all(isinstance(value, str) for value in values) else None
     if separator is not None:
         pieces = chain.from_iterable(value.split(separator) for value in values)
-        return Multivalent(name=name, separator=separator, min_count=_min_count(Counter(filter(None, pieces))))
-    return _categorical(name, Counter(values))
+        min_count = _min_count(Counter(filter(None, pieces)))
+        return Multivalent(name=name, separator=separator, min_count=min_count, missing=clear)
+    return _categorical(name, Counter(values), missing=clear)
+
+
+def _draft_date(name: str, values: list[Any], missing: tuple[str, ...]) -> Column | str:
+    """The same of a column of dates and times."""
+    texts = list({value.strip() for value in values if isinstance(value, str)})
+    if not texts:
+        return _date(name, "iso", values, missing)
+    forms = formats_of(texts) if len(texts) == len(set(values)) else []
+    if len(forms) > 1:
+        return AMBIGUOUS
+    return _date(name, forms[0], values, missing) if forms else "dates that are not all written in one known way"
+
+
+def _date(name: str, form: str, values: list[Any], missing: tuple[str, ...]) -> Column | str:
+    date = Date(name=name, format=form, missing=missing)
+    times = list(readable_times(values, date))
+    return TimeRange().add(times).decide(date) if times else "times of day or durations"
+
+
+def date_note(name: str, cells: list[Any], draft: Column | str) -> str:
+    """What to ask of a column of dates whose day and month cannot be told apart; else nothing."""
+    if draft != AMBIGUOUS:
+        return ""
+    texts = [cell.strip() for cell in cells if isinstance(cell, str) and not is_marker(cell)]
+    day_first, month_first = formats_of(texts)[:2]
+    return (
+        f"'{name}' is left out: its dates, such as {texts[0]!r}, have no day above 12, so it is not clear whether the "
+        "day or the month comes first. Write "
+        f'{{"kind": "date", "name": "{name}", "format": "{day_first}"}} '
+        f'(day first) or "{month_first}" (month first) into the features of the schema to have it.'
+    )
+
+
+def decimal_of(texts: list[str]) -> written.DecimalMark | None:
+    """The decimal mark with which all texts are numbers as people write them; None where none is, or both are."""
+    both = {mark: [written.plain_number(text, mark) for text in texts] for mark in written.WRITTEN}
+    fitting = {mark: numbers for mark, numbers in both.items() if None not in numbers}
+    if len(fitting) == 2 and fitting["."] != fitting[","]:
+        return None
+    return next(iter(fitting), None)
 
 
 def _draft_lists(name: str, lists: list[list[Any]]) -> Column | str:
@@ -111,15 +170,15 @@ def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: li
     """The same of a column of numbers: all its values, those that are no markers, and the finite numbers."""
     words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
     counts = Counter(present)
-    if words & TIME_WORDS and all(_is_clock(number) for number in numbers):
-        return "dates or times"
+    missing = tuple(sorted({value.strip() for value in values if is_marker(value)}))
+    if form := _clock(present, numbers, named=bool(words & TIME_WORDS)):
+        return _date(name, form, present, missing)
     whole = all(number.is_integer() for number in numbers)
     if whole and len(counts) == len(present) == max(numbers) - min(numbers) + 1 >= ENOUGH_ROWS:
         return "a counter"
     padded = any(isinstance(value, str) and PADDED.fullmatch(value) for value in present)
     if len(counts) == 1 or (whole and (words & CODE_WORDS or padded or few(len(counts), len(present)))):
-        return _categorical(name, Counter(values))
-    missing = tuple(sorted({value.strip() for value in values if is_marker(value)}))
+        return _categorical(name, counts, missing=missing)
     return Numeric(name=name, log_shift=1.0 if _is_skewed(numbers) else None, missing=missing)
 
 
@@ -140,15 +199,17 @@ def number_note(name: str, cells: list[Any], draft: Column | str) -> str:
     texts = {text: count for text, count in counts.items() if not is_marker(text)}
     plain = {text for text in texts if NUMBER.fullmatch(text.strip())}
     others = [text for text in texts if text not in plain]  # as they come
-    written = {text for text in others if WRITTEN_NUMBER.fullmatch(text.strip())}
-    if not others or 2 * sum(texts[text] for text in (*plain, *written)) <= sum(texts.values()):
+    spelled = {text for text in others if WRITTEN_NUMBER.fullmatch(text.strip())}
+    if not others or 2 * sum(texts[text] for text in (*plain, *spelled)) <= sum(texts.values()):
         return ""
     amounts = [cell for cell in cells if isinstance(cell, str) and cell in plain]
-    if not written and (isinstance(draft, Multivalent) or not _are_amounts(name, amounts)):
+    if not spelled and (isinstance(draft, Multivalent) or not _are_amounts(name, amounts)):
         return ""
     remedy = (
-        "Write them as 1234.5 in the table"
-        if written
+        'Make it numeric in the schema, with "decimal": "." or ",", whichever its decimal mark is,'
+        if spelled and any(all(written.plain_number(text, mark) for text in texts) for mark in written.WRITTEN)
+        else "Write them as 1234.5 in the table"
+        if spelled
         else f'Empty those cells, or make it numeric in the schema, with {listing(others, most=3)} under "missing",'
     )
     return (
@@ -163,10 +224,10 @@ def _are_amounts(name: str, texts: list[str]) -> bool:
     return isinstance(_draft_numbers(name, texts, texts, numbers_of(texts)), Numeric)
 
 
-def _categorical(name: str, counts: Counter[Any]) -> Column | str:
+def _categorical(name: str, counts: Counter[Any], *, missing: tuple[str, ...] = ()) -> Column | str:
     if len(counts) == counts.total() >= ENOUGH_ROWS:
         return "never repeats"
-    return Categorical(name=name, min_count=_min_count(counts))
+    return Categorical(name=name, min_count=_min_count(counts), missing=missing)
 
 
 def _min_count(counts: Counter[Any]) -> int:
@@ -197,15 +258,13 @@ def numbers_of(values: list[Any]) -> list[float]:
     return [number for number in numbers if math.isfinite(number)]
 
 
-def _is_time(value: Any) -> bool:
-    if isinstance(value, str):
-        return (YEAR_FIRST.fullmatch(value) or YEAR_LAST.fullmatch(value)) is not None
-    return isinstance(value, datetime.date | datetime.time | datetime.timedelta)
-
-
-def _is_clock(number: float) -> bool:
-    """Whether a number may be a Unix time (2001 to 2039, in s, ms, µs or ns) or a day such as 20141021."""
-    return any(1e9 * unit <= number < 2.2e9 * unit for unit in (1, 1e3, 1e6, 1e9)) or 19e6 <= number < 21e6
+def _clock(values: list[Any], numbers: list[float], *, named: bool) -> str | None:
+    """The format of numbers that are days such as 20141021, or by their name Unix times (2001 to 2039)."""
+    if all(DAY_NUMBER.fullmatch(text) for text in {f"{number:.0f}" for number in numbers}):
+        days = list({f"{number:.0f}" for number in numbers})
+        return "%Y%m%d" if (named or len(numbers) >= ENOUGH_ROWS) and formats_of(days) == ["iso"] else None
+    units = [form for form, unit in PER_UNIT.items() if all(1e15 <= number * unit < 2.2e15 for number in numbers)]
+    return units[0] if named and units else None
 
 
 def _is_skewed(numbers: list[float]) -> bool:
@@ -235,3 +294,18 @@ def _separator(texts: list[str]) -> str | None:
         if pieces.total() / max(len(pieces), 1) >= 1.5 * len(texts) / len(set(texts)):
             return separator
     return None
+
+
+def split_of(text: Any) -> int | None:
+    """Which split a cell names, whatever its case: 0 train, 1 valid, 2 test; None where it names none."""
+    return SPLIT_NAMES.get(text.strip().lower()) if isinstance(text, str) else None
+
+
+def find_split(columns: Mapping[str, Iterable[Any]]) -> str | None:
+    """The column called split, if all its cells name a split.
+
+    >>> find_split({"split": ["train", "Test"], "age": [31, 40]})
+    'split'
+    """
+    named = (name for name in columns if name.lower() == "split")
+    return next((name for name in named if all(split_of(cell) is not None for cell in columns[name])), None)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from crossrank.data.encoder import check_columns
 from crossrank.errors import DataError, listing
 from crossrank.files import writing
@@ -23,6 +25,8 @@ def predict_table(
     run: Run, source: Any, into: Path, *, column: str | None = None, overwrite: bool = False, **table_options: Any
 ) -> int:
     """Write a table again with one more column, the run's answer for each row.
+
+    For several classes it is a column for each, ``probability_CLASS``, and ``prediction``, the most probable one.
 
     Args:
         run: the trained model.
@@ -42,9 +46,10 @@ def predict_table(
     if into.exists() and not overwrite:
         raise DataError(f"{into} must not exist yet; it does.", hint="Choose another name, or pass --overwrite.")
     table = open_table(source, **table_options)
-    column = column or ("probability" if run.schema.label.kind == "binary" else "prediction")
-    if column in table.columns:
-        raise DataError(f"The table already has a column '{column}'.", hint="Name the new one with --column.")
+    column = column or ("prediction" if run.schema.label.kind == "real" else "probability")
+    for name in _new_columns(run, column):
+        if name in table.columns:
+            raise DataError(f"The table already has a column '{name}'.", hint="Name the new one with --column.")
     with writing(into, DataError):
         into.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.partial-") as folder:
@@ -54,10 +59,22 @@ def predict_table(
 def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:
     import polars as pl
 
-    check_columns(run.schema.names, table.columns, table.name)
+    check_columns(run.schema.inputs, table.columns, table.name)
     for chunk in table.chunks(rows=SCORING_ROWS):
         encoded = run.encoder.encode(chunk.frame, where=chunk.where)
-        yield chunk.frame.with_columns(pl.Series(column, run.answers([encoded.features()])))
+        answers = run.answers([encoded.features()])
+        if answers.ndim == 2:
+            names = np.array(run.schema.label.classes)[answers.argmax(axis=1)] if len(answers) else []
+            columns = [*answers.T, names]
+        else:
+            columns = [answers]
+        new = zip(_new_columns(run, column), columns, strict=True)
+        yield chunk.frame.with_columns(pl.Series(name, values) for name, values in new)
+
+
+def _new_columns(run: Run, column: str) -> list[str]:
+    label = run.schema.label
+    return [*(f"{column}_{name}" for name in label.classes), "prediction"] if label.kind == "classes" else [column]
 
 
 def _write(frames: Iterator[pl.DataFrame], folder: Path, into: Path) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from crossrank.data import EncodedDataset
+from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.training.cuda.engine import CapturedEngine
 from crossrank.training.cuda.many import JointEngine, can_share_a_program
@@ -21,7 +24,7 @@ def make_engine(
     model: Model, dataset: EncodedDataset, settings: TrainingSettings, *, seed: int, clock: StepClock | None = None
 ) -> Engine:
     """What makes the steps of a model: a GPU, or a processor."""
-    device = choose_device(settings.device)
+    device = _device(model, settings)
     settings = settings.for_model(model, device.type)
     rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
     loss = find_loss(settings.loss, dataset.schema.label.kind)
@@ -39,11 +42,25 @@ def joint_engine(
 
     Their settings are equal but for the learning rate.
     """
-    device = choose_device(settings[0].device)
+    device = _device(models[0], settings[0])
     shared = settings[0].for_model(models[0], device.type)
     loss, rates = find_loss(shared.loss, dataset.schema.label.kind), [one.learning_rate for one in settings]
-    if loss.needs_groups or not can_share_a_program(models[0], dataset.train, shared, device):
+    alone = loss.needs_groups or models[0].num_outputs > 1
+    if alone or not can_share_a_program(models[0], dataset.train, shared, device):
         return None
     total = shared.total_steps(dataset.train.num_batches(shared.batch_size))
     rule = UpdateRule(shared, total_steps=total, learning_rates=rates)
     return JointEngine(models, dataset.train, shared, loss=loss, rule=rule, seeds=seeds, device=device)
+
+
+def _device(model: Model, settings: TrainingSettings) -> torch.device:
+    """Where steps are made; those of several classes on a processor, since the programs for a GPU are of one logit."""
+    if model.num_outputs == 1:
+        return choose_device(settings.device)
+    if settings.device == "cuda":
+        raise ConfigError(
+            f"A label with several classes is trained on a processor; got training.device=cuda for {model.num_outputs} "
+            "classes.",
+            hint="Set training.device=cpu.",
+        )
+    return torch.device("cpu")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
-from crossrank.data import SPLITS, EncodedDataset
+from crossrank.config import parse
+from crossrank.data import SPLITS, EncodedDataset, SplitSettings
 from crossrank.evaluation.evaluate import measure_split, score_split, worse_than_constant
 from crossrank.evaluation.findings import write_findings
 from crossrank.files import partial_of
@@ -19,6 +21,7 @@ from crossrank.results import Spectrum
 from crossrank.runs import write_run
 from crossrank.runs.lifecycle import CHECKPOINT, PLAN
 from crossrank.training.plan import Planned, facts
+from crossrank.training.prior import correct_prior
 from crossrank.training.regression import start_at_mean
 from crossrank.training.settings import Config
 from crossrank.training.trainer import Trainer
@@ -26,42 +29,31 @@ from crossrank.training.trainer import Trainer
 
 def seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
     torch.manual_seed(seed)
-    model = build_model(config.model, dataset.features)
+    model = build_model(config.model, dataset.features, num_outputs=dataset.schema.label.num_outputs)
     start_at_mean(model, dataset)
     with torch.no_grad():  # a cell says nothing until it is learned
         for i, slot in enumerate(model.layout.embedded):
             for table in model.tables() if slot.name in dataset.encoder.crosses else ():
                 table.table(i).zero_()
+    correct_prior(model, dataset, config.training)
     return model
 
 
-def measured_splits(test: bool) -> tuple[str, ...]:
+def measured_splits(dataset: EncodedDataset, test: bool) -> tuple[str, ...]:
     """The splits that a training needs; a search that still has to choose goes without the test rows."""
-    return SPLITS if test else SPLITS[:2]
+    split = parse(SplitSettings, dataset.manifest.get("split", {}), path="split")
+    without = "test" not in dataset.num_rows and split.may_lack_test
+    return SPLITS[:2] if without or not test else SPLITS
 
 
 def finish_run(trainer: Trainer, run: Planned, *, test: bool, initial: Sequence[Spectrum]) -> dict[str, Any]:
     """Measure the trained model and write every file of the run into its folder; returns its report."""
-    model, dataset, folder, names = trainer.model, trainer.dataset, trainer.folder, measured_splits(test)[1:]
-    logits = {name: score_split(model, trainer.member.placed(dataset.split(name))) for name in names}
-    report = _report(trainer, logits)
+    dataset, position = trainer.dataset, trainer.position
+    names = measured_splits(dataset, test)[1:]
+    logits = {name: score_split(trainer.model, trainer.member.placed(dataset.split(name))) for name in names}
     trainer.member.close()
-    write_findings(folder, model, dataset, split=names[-1], initial=initial, logits=logits[names[-1]])
-    (folder / PLAN).unlink()
-    for leftover in (partial_of(folder / CHECKPOINT), folder / "dataset"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    info = {"rows": dataset.num_rows, **facts(dataset, run.seed)}
-    write_run(folder, model=model, encoder=dataset.encoder, config=run.config.to_dict(), info=info, report=report)
-    return report
-
-
-def _report(trainer: Trainer, logits: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    position, kind = trainer.position, trainer.label_kind
     cut_short = position.step == trainer.total_steps > (trainer.settings.eval_every or trainer.batches_per_epoch)
-    report: dict[str, Any] = {
-        name: measure_split(logits[name], trainer.dataset.split(name), label_kind=kind) for name in logits
-    }
-    report["training"] = {
+    training = {
         "steps": position.step,
         "best_step": position.best_step,
         "still_improving": cut_short and position.best_step == position.step,
@@ -69,9 +61,31 @@ def _report(trainer: Trainer, logits: Mapping[str, NDArray[Any]]) -> dict[str, A
         "seconds": position.seconds,
         "rows_per_second": position.rows / max(position.seconds, 1e-9),
     }
+    return complete_run(trainer.folder, run, trainer.model, dataset, logits, training=training, initial=initial)
+
+
+def complete_run(
+    folder: Path,
+    run: Planned,
+    model: Model,
+    dataset: EncodedDataset,
+    logits: Mapping[str, NDArray[Any]],
+    *,
+    training: dict[str, Any],
+    initial: Sequence[Spectrum] = (),
+) -> dict[str, Any]:
+    """Write what is known of a trained model, its answers to the measured splits among it; returns its report."""
+    kind, names = dataset.schema.label.kind, list(logits)
+    report: dict[str, Any] = {name: measure_split(logits[name], dataset.split(name), label_kind=kind) for name in names}
     if problem := worse_than_constant(report["valid"], kind):
-        report["training"]["warning"] = problem
-    report["parameters"] = count_parameters(trainer.model)
+        training = {**training, "warning": problem}
+    report |= {"training": training, "parameters": count_parameters(model)}
+    write_findings(folder, model, dataset, split=names[-1], initial=initial, logits=logits[names[-1]])
+    (folder / PLAN).unlink()
+    for leftover in (partial_of(folder / CHECKPOINT), folder / "dataset"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    info = {"rows": dataset.num_rows, **facts(dataset, run.seed)}
+    write_run(folder, model=model, encoder=dataset.encoder, config=run.config.to_dict(), info=info, report=report)
     return report
 
 

@@ -180,24 +180,3 @@ def as_fraction(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     share = torch.where(sound, (mean - low) / (high - low), 0.0)  # of the term at the high end
     low, high = (torch.where(sound, place, mean.clamp(min=1e-3)) for place in (low, high))
     return moments[0], moments[0] * (share * low + (1 - share) * high), low + high, low * high
-
-
-class Weights(NamedTuple):
-    """Some weights of any rows. Shape: each (N,)."""
-
-    weight: Tensor
-    mean: Tensor
-    square: Tensor
-    average: Tensor
-
-
-def step_through(old: Weights, since: Tensor, now: int, curves: Curves, rate: Tensor | float) -> Weights:
-    """Weights after their idle steps up to the present one, but at most to the last early one: since (N,)."""
-    (beta1, beta2), (w, m, v, a) = BETAS, old
-    for k in range(int(since.min()) + 1, min(now, EARLY) + 1):
-        moves, factor = since < k, float(curves.factors[k])
-        m, v = torch.where(moves, beta1 * m, m), torch.where(moves, beta2 * v, v)
-        step = rate * (factor / (1 - beta1**k)) * m / (v.sqrt() / math.sqrt(1 - beta2**k) + EPSILON)
-        w = torch.where(moves, (1 - curves.shrink * factor) * w - step, w)
-        a = torch.where(moves, a + (1 - float(decay_at(k, curves.decay))) * (w - a), a)
-    return Weights(w, m, v, a)

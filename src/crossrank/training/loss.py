@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from crossrank.errors import ConfigError
 from crossrank.models import Model
 
-LossName = Literal["auto", "logloss", "squared", "pairwise"]
+LossName = Literal["auto", "logloss", "squared", "pairwise", "softmax"]
 
 
 class Loss(abc.ABC):
@@ -89,13 +89,44 @@ class PairwiseLogistic(Loss):
         return (losses * share).sum(dim=(-2, -1)) / share.sum(dim=(-2, -1)).clamp_min(1e-12)
 
 
-LOSSES: dict[str, type[Loss]] = {"logloss": LogLoss, "squared": SquaredError, "pairwise": PairwiseLogistic}
+class SoftmaxLogLoss(Loss):
+    """``-log p_y`` with p = softmax(logits), in the weighted mean over rows; y is the position of a row's class.
+
+    Shape: logits (..., B, K), labels and weights (..., B) -> (...).
+
+    >>> import torch
+    >>> SoftmaxLogLoss()(torch.zeros(2, 3), torch.tensor([0.0, 2.0]))
+    tensor(1.0986)
+    """
+
+    def __call__(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> Tensor:
+        chosen = logits.log_softmax(dim=-1).gather(-1, labels.long()[..., None])[..., 0]  # (..., B)
+        return weighted_mean(-chosen, weights)
+
+
+LOSSES: dict[str, type[Loss]] = {
+    "logloss": LogLoss,
+    "squared": SquaredError,
+    "pairwise": PairwiseLogistic,
+    "softmax": SoftmaxLogLoss,
+}
 
 
 def find_loss(name: LossName, label_kind: str) -> Loss:
-    """``auto`` is the log loss of a binary label and the squared error of a number."""
+    """``auto``: the log loss of a binary label, that of the softmax of several classes, the squared error of a number.
+
+    Raises:
+        ConfigError: for another loss of several classes, or theirs of another label.
+    """
     if name == "auto":
-        name = "logloss" if label_kind == "binary" else "squared"
+        name = "logloss" if label_kind == "binary" else "softmax" if label_kind == "classes" else "squared"
+    if (name == "softmax") != (label_kind == "classes"):
+        raise ConfigError(
+            f"training.loss=softmax is the one of a label with several classes; got {name} for a {label_kind} label.",
+            hint="Leave training.loss out.",
+        )
     return LOSSES[name]()
 
 

@@ -52,7 +52,10 @@ class Optimizer:
             name: p for name, p in model.named_parameters() if name not in self.lazy.layers and p.requires_grad
         }
         self.parameters = list(self.dense.values())
-        self.adam = torch.optim.Adam(self.parameters, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
+        tables = [layer.weight for layer in layers]
+        groups = [[p for p in self.parameters if any(p is table for table in tables) is kind] for kind in (False, True)]
+        parameters = [{"params": group} for group in groups]
+        self.adam = torch.optim.Adam(parameters, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
         self.averages = [p.detach().clone() for p in self.parameters] if self.rule.decay else []
         self.steps = 0
 
@@ -71,11 +74,12 @@ class Optimizer:
             if not scale >= 1:  # also where it is not a number
                 torch._foreach_mul_(gradients, scale)
         self.steps += 1
-        rate = self.rule.rates[0] * self.rule.factor(self.steps)
+        factor = self.rule.factor(self.steps)
+        rate, table_rate = self.rule.rates[0] * factor, self.rule.table_rates[0] * factor
         if self.shrinking:
             with torch.no_grad():
-                torch._foreach_mul_(self.shrinking, 1 - rate * self.settings.table_decay)
-        self.adam.param_groups[0]["lr"] = rate
+                torch._foreach_mul_(self.shrinking, 1 - table_rate * self.settings.table_decay)
+        self.adam.param_groups[0]["lr"], self.adam.param_groups[1]["lr"] = rate, table_rate
         self.adam.step()
         for part in touched:
             part.table.update(part, step=self.steps)

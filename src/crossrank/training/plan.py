@@ -10,7 +10,7 @@ from typing import Any
 from crossrank.config import differences, parse, to_dict
 from crossrank.data import EncodedDataset, SplitSettings
 from crossrank.errors import ConfigError, DataError, listing
-from crossrank.files import write_json
+from crossrank.files import read_json, write_json
 from crossrank.runs.lifecycle import PLAN
 from crossrank.training.regression import with_enough_steps
 from crossrank.training.settings import Config
@@ -49,6 +49,15 @@ def changes(saved: Mapping[str, Any] | None, config: Config, dataset: EncodedDat
     return " and ".join(filter(None, (differences(*plans), data)))
 
 
+def check_resumed(folder: Path, run: Planned, dataset: EncodedDataset) -> None:
+    """Refuse to go on with another training than the one in a folder."""
+    if changed := changes(read_json(folder / PLAN), run.config, dataset, seed=run.seed):
+        raise ConfigError(
+            f"A resumed training must have the config, seed and data it began with; {changed}.",
+            hint="Give the same ones, or train anew with --overwrite.",
+        )
+
+
 def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) -> Config:
     """The config as it suits a dataset: with the split that it was made with, and defaults for the kind of its label.
 
@@ -64,7 +73,7 @@ def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) 
         written = list((config or {}).get("split", {}))
         config = Config.parse(with_enough_steps(config or {}, dataset))
         asked = to_dict(config.split)
-    wrong = [key for key in written if asked[key] != made[key]]
+    wrong = [key for key in written if asked[key] not in (made[key], "auto")]
     if wrong:
         had, got = (", ".join(f"split.{key}={values[key]!r}" for key in wrong) for values in (made, asked))
         raise ConfigError(

@@ -30,10 +30,8 @@ from crossrank.training.idle import (
     EPSILON,
     SMALL,
     Curves,
-    Weights,
     as_fraction,
     decay_at,
-    step_through,
     stretch,
 )
 from crossrank.training.schedule import ScheduleName, factors
@@ -50,11 +48,13 @@ def find_curves(decay: float, schedule: ScheduleName, warmup_steps: int, total_s
 class Placed(NamedTuple):
     """What kernels read of a rule, on their device.
 
-    Shape: rates (models,); factors (steps,), a_t; curves (steps, 11) and fractions (steps, 4), see :class:`Curves`;
-    numbers (5,): the logarithms of β1, of β2, and of d and κ behind the last step, and the average's decay.
+    Shape: rates and table_rates (models,); factors (steps,), a_t; curves (steps, 11) and fractions (steps, 4), see
+    :class:`Curves`; numbers (5,): the logarithms of β1, of β2, and of d and κ behind the last step, and the average's
+    decay.
     """
 
     rates: Tensor
+    table_rates: Tensor
     factors: Tensor
     curves: Tensor
     fractions: Tensor
@@ -75,17 +75,19 @@ class UpdateRule:
     ) -> None:
         self.decay, self.settings = settings.average_decay, settings
         self.rates = list(learning_rates) or [settings.learning_rate]
+        self.table_rates = [settings.table_learning_rate or rate for rate in self.rates]
         self._placed: dict[torch.device, Placed] = {}
         self.total_steps = total_steps if settings.schedule in ("linear", "cosine") else 0
         self.curves = self._curves()
 
     def _curves(self) -> Curves:
-        settings, shrink = self.settings, self.rates[0] * self.settings.table_decay
+        settings, shrink = self.settings, self.table_rates[0] * self.settings.table_decay
         return find_curves(self.decay, settings.schedule, settings.warmup_steps, self.total_steps, shrink)
 
     def drop(self, factor: float, *, model: int = 0) -> None:
         """Go on with a smaller learning rate of one model; every row must belong to the present step."""
         self.rates[model] *= factor
+        self.table_rates[model] *= factor
         self.curves = self._curves()
         for device, placed in self._placed.items():
             for old, new in zip(placed, self._place(device), strict=True):
@@ -101,6 +103,7 @@ class UpdateRule:
         numbers = [*map(math.log, (*BETAS, self.decay or 1.0, last)), self.decay]
         return Placed(
             torch.tensor(self.rates, device=device),
+            torch.tensor(self.table_rates, device=device),
             torch.from_numpy(curves.factors).to(device),
             curves.on(device).clone(),
             curves.fractions(device),
@@ -109,10 +112,10 @@ class UpdateRule:
 
     def rate(self, rows: Tensor, num_rows: int) -> Rate:
         """The learning rate of some of a table's rows: one, or (U, 1)."""
-        if len(self.rates) == 1:
-            return self.rates[0]
-        models = torch.div(rows, num_rows // len(self.rates), rounding_mode="floor")
-        return torch.tensor(self.rates, dtype=torch.float64, device=rows.device)[models][:, None]
+        if len(self.table_rates) == 1:
+            return self.table_rates[0]
+        models = torch.div(rows, num_rows // len(self.table_rates), rounding_mode="floor")
+        return torch.tensor(self.table_rates, dtype=torch.float64, device=rows.device)[models][:, None]
 
     def factor(self, step: int) -> float:
         """a_t, what the schedule multiplies the learning rate with."""
@@ -202,11 +205,14 @@ class UpdateRule:
         rows = (((square > 0) & (square < SMALL**2)).any(dim=1) & (since < EARLY)).nonzero()[:, 0]
         if len(rows) == 0:
             return since
-        parts = [part for part in (weight, mean, square, average) if part is not None]
-        old = Weights(*(part[rows] for part in (weight, mean, square, weight if average is None else average)))
-        own = rate[rows] if isinstance(rate, Tensor) else rate
-        for part, new in zip(parts, step_through(old, since[rows, None], now, self.curves, own), strict=False):
-            part[rows] = new
+        for k in range(int(since[rows].min()) + 1, min(now, EARLY) + 1):
+            idle = rows[since[rows] < k]
+            own = rate[idle] if isinstance(rate, Tensor) else rate
+            w, m, v, a = weight[idle], mean[idle], square[idle], None if average is None else average[idle]
+            self.step(w, m, v, a, torch.zeros_like(w), step=k, rate=own, shrink=self.curves.shrink)
+            weight[idle], mean[idle], square[idle] = w, m, v
+            if average is not None and a is not None:
+                average[idle] = a
         return since.index_fill(0, rows, min(now, EARLY)).maximum(since)
 
 

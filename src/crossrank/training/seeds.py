@@ -23,6 +23,7 @@ from crossrank.training.device import choose_device
 from crossrank.training.engines import joint_engine
 from crossrank.training.finish import finish_run, seeded_model
 from crossrank.training.plan import Planned, as_made, changes, write_plan
+from crossrank.training.prior import with_class_weights
 from crossrank.training.regression import as_learned
 from crossrank.training.settings import Config
 from crossrank.training.train import dataset_of, train, train_or_resume
@@ -56,7 +57,7 @@ def train_seeds(
             dataset = dataset_of(data, schema, config, own, progress=progress)
         config = as_made(given, dataset)
         runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
-        _train_missing(dataset, runs, overwrite=overwrite, **options)
+        train_missing(dataset, runs, overwrite=overwrite, **options)
     finally:
         shutil.rmtree(own, ignore_errors=True)
         with contextlib.suppress(OSError):  # it is not empty, or not there
@@ -71,7 +72,7 @@ def train_seeds(
     return summary
 
 
-def _train_missing(dataset: EncodedDataset, runs: Sequence[Planned], *, overwrite: bool, **options: Any) -> None:
+def train_missing(dataset: EncodedDataset, runs: Sequence[Planned], *, overwrite: bool, **options: Any) -> None:
     """Train those of some runs that are not there yet, after a look at whether those that are belong to them."""
     for run in runs if not overwrite else ():
         if changed := changes(plan_in(run.into), run.config, dataset, seed=run.seed):
@@ -111,7 +112,9 @@ def train_together(
     with torch.random.fork_rng(devices=[]):
         models = [seeded_model(run.config, dataset, run.seed) for run in runs]
     spectra = [initial_spectra(model, dataset.valid) for model in models]
-    engine = joint_engine(models, as_learned(dataset, models[0]), [run.config.training for run in runs], seeds=seeds)
+    asked = [run.config.training for run in runs]
+    learned = with_class_weights(as_learned(dataset, models[0]), asked[0])
+    engine = joint_engine(models, learned, asked, seeds=seeds)
     if engine is None:
         return None
     trainers = []
@@ -141,7 +144,7 @@ def _may_share(configs: Sequence[Config]) -> bool:
     """Whether trainings differ in what one program allows, as far as can be said without their models."""
     alike = [dataclasses.replace(one, training=dataclasses.replace(one.training, learning_rate=1.0)) for one in configs]
     own = alike[0].model.name not in BUILT_IN  # it may do what cannot be stacked, such as batch statistics
-    same = all(one == alike[0] for one in alike)
+    same = all(one == alike[0] for one in alike) and alike[0].model.ensemble == 1
     return same and not own and choose_device(alike[0].training.device).type != "cpu"
 
 

@@ -22,6 +22,7 @@ LARGEST_DENSE_TABLE = 2_000_000  # weights: a pass over all of them is faster th
 class TrainingSettings:
     batch_size: int = setting(512, "rows in a step")
     learning_rate: float = setting(1e-3, "Adam's learning rate")
+    table_learning_rate: float | None = setting(None, "of embedding rows; left out, the learning rate")
     clip_norm: float = setting(10.0, "scale the gradient down to this norm when it is longer; 0 for never")
     average_decay: float = setting(0.9999, "decay of the moving average of the weights, used and saved; 0 for none")
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "where to train; auto: on a GPU where there is one")
@@ -36,8 +37,13 @@ class TrainingSettings:
     )
     loss: LossName = setting(
         "auto",
-        "what is made small: logloss, squared or pairwise (order inside a group); auto: logloss for a binary label, "
-        "squared for a number",
+        "what is made small: logloss, squared, pairwise (order inside a group) or softmax (of several classes); auto: "
+        "logloss for a binary label, squared for a number, softmax for classes",
+    )
+    positive_weight: float | Literal["balanced"] = setting(
+        1.0,
+        "how many times a row of class 1 counts; balanced: as much as makes both classes weigh the same. Answers are "
+        "corrected for it",
     )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     table_decay: float = setting(0.0, "ρ: at each step every embedding row shrinks by 1 - ρ times the learning rate")
@@ -61,15 +67,19 @@ class TrainingSettings:
         for key in ("clip_norm", "l2", "patience", "table_decay", "warmup_steps"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"training.{key} must not be negative; got {getattr(self, key)}.")
-        if not self.learning_rate > 0:
-            raise ConfigError(f"training.learning_rate must be positive; got {self.learning_rate}.")
+        if self.positive_weight != "balanced" and not self.positive_weight > 0:
+            raise ConfigError(f"training.positive_weight must be positive; got {self.positive_weight}.")
+        for key in ("learning_rate", "table_learning_rate"):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                raise ConfigError(f"training.{key} must be positive; got {value}.")
         if self.loss == "pairwise" and self.batch_size > LARGEST_PAIRED_BATCH:
             raise ConfigError(
                 f"training.loss=pairwise compares all rows of a batch; training.batch_size may be "
                 f"{LARGEST_PAIRED_BATCH:,} at most, got {self.batch_size:,}."
             )
         check_share("training.average_decay", self.average_decay)
-        most = (1 - self.average_decay) / (2 * self.learning_rate)
+        most = (1 - self.average_decay) / (2 * (self.table_learning_rate or self.learning_rate))
         if self.average_decay and self.table_decay > most:
             raise ConfigError(
                 "Embedding rows must not shrink faster than their average can follow: training.table_decay may be "
@@ -85,13 +95,19 @@ class TrainingSettings:
         """The same with ``tables`` decided by what is faster on a device, "cpu" or "cuda".
 
         Raises:
-            ConfigError: for a penalty that this model has no weights for.
+            ConfigError: for a penalty that this model has no weights for, or tables that cannot be updated as asked.
         """
         if self.l2 and not any(True for _ in model.kernels()):
             raise ConfigError(
                 f"training.l2 counts the kernels of cross and deep layers; {type(model).__name__} has none, "
                 f"got l2={self.l2}.",
                 hint="Leave training.l2 out; training.table_decay shrinks embedding rows.",
+            )
+        if device == "cuda" and self.tables == "dense" and self.table_learning_rate is not None:
+            raise ConfigError(
+                "On a GPU, embedding rows have a learning rate of their own where tables are lazy; got "
+                f"tables=dense and table_learning_rate={self.table_learning_rate}.",
+                hint="Leave training.tables out: lazy tables end the same, and are faster there.",
             )
         if self.tables != "auto":
             return self

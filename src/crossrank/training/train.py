@@ -10,17 +10,16 @@ import numpy as np
 import torch
 
 from crossrank.data import EncodedDataset, open_data
-from crossrank.errors import ConfigError
 from crossrank.evaluation.findings import initial_spectra
-from crossrank.files import read_json
 from crossrank.models.own import check_model
 from crossrank.runs import Run
-from crossrank.runs.lifecycle import PLAN, is_interrupted, is_run, making
+from crossrank.runs.lifecycle import is_interrupted, is_run, making
 from crossrank.schema import Schema
 from crossrank.training.engines import make_engine
 from crossrank.training.finish import finish_run, measured_splits, seeded_model
 from crossrank.training.memory import keep_freed_memory
-from crossrank.training.plan import Planned, as_made, changes, check_splits, write_plan
+from crossrank.training.plan import Planned, as_made, check_resumed, check_splits, write_plan
+from crossrank.training.prior import with_class_weights
 from crossrank.training.profile import StepClock
 from crossrank.training.regression import as_learned
 from crossrank.training.settings import Config
@@ -46,14 +45,15 @@ def train(
     """Train a model and save it as a run folder.
 
     Args:
-        data: an :class:`EncodedDataset`, the path of one, or a raw table (a path or a data frame).
+        data: an :class:`EncodedDataset`, the path of one, or a raw table: a path or a data frame, or the rows of each
+            split as :func:`crossrank.data.open_splits` opens them.
         into: the run folder to make; until it is complete it is called ``<into>.partial``.
         config: settings, as an object or as nested mappings; what is left out has the paper's value.
         schema: what the columns of a raw table mean; drafted from the table where it is left out.
         seed: of initial weights, order of rows, and dropout. The same seed on the same machine gives the same weights.
         resume: go on with ``<into>.partial`` from its last checkpoint.
         overwrite: replace a run of that name, once the new one is complete.
-        test: measure the test rows at the end; a search that still has to choose must not look at them.
+        test: measure the test rows at the end, if the split has any; a search that still has to choose must not look.
         progress: show a bar; ``None`` for on a terminal only.
         clock: a :class:`StepClock` to learn where the time of a step goes.
         track: who is told how it goes: "tensorboard", "mlflow", or a :class:`~crossrank.training.trackers.Tracker`.
@@ -75,7 +75,17 @@ def train(
     with making(into, resume=resume, overwrite=overwrite) as folder:
         dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)
         run = Planned(into=into, config=as_made(given, dataset), seed=seed, on_evaluation=on_evaluation)
-        _train(dataset, run, folder, resume=resume, test=test, progress=progress, clock=clock, tracker=tracker)
+        check_splits(dataset, measured_splits(dataset, test))
+        if resume:
+            check_resumed(folder, run, dataset)
+        write_plan(folder, run, dataset)
+        if run.config.model.ensemble > 1:
+            from crossrank.training.ensemble import train_ensemble  # whose members are trained by this function
+
+            members = {"track": track, "on_evaluation": on_evaluation, "clock": clock}
+            train_ensemble(dataset, run, folder, test=test, progress=progress, **members)
+        else:
+            _train(dataset, run, folder, resume=resume, test=test, progress=progress, clock=clock, tracker=tracker)
     return Run.open(into)
 
 
@@ -94,9 +104,10 @@ def dataset_of(
     opened = open_data(data)
     if isinstance(opened, EncodedDataset):
         return opened
+    from crossrank.data.drafting import draft_table
     from crossrank.data.prepare import prepare
 
-    schema = schema or Schema.infer(opened.head())
+    schema = schema or draft_table(opened, split=config.split.names_column).warned().schema
     return prepare(opened, schema, into, split=config.split, overwrite=True, progress=progress is not False)
 
 
@@ -112,19 +123,13 @@ def _train(
     tracker: Tracker,
 ) -> None:
     """Train and write the run into the folder."""
-    check_splits(dataset, measured_splits(test))
-    if resume and (changed := changes(read_json(folder / PLAN), run.config, dataset, seed=run.seed)):
-        raise ConfigError(
-            f"A resumed training must have the config, seed and data it began with; {changed}.",
-            hint="Give the same ones, or train anew with --overwrite.",
-        )
-    write_plan(folder, run, dataset)
     settings = run.config.training
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         model, rows = seeded_model(run.config, dataset, run.seed), dataset.train
         check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
         initial = initial_spectra(model, dataset.valid)
-        engine = make_engine(model, as_learned(dataset, model), settings, seed=run.seed, clock=clock)
+        learned = with_class_weights(as_learned(dataset, model), settings)
+        engine = make_engine(model, learned, settings, seed=run.seed, clock=clock)
         member, line = engine.members[0], tracker.line
         trainer = Trainer(member, dataset, settings, folder=folder, on_line=line, on_evaluation=run.on_evaluation)
         if resume:

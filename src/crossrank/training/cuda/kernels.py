@@ -108,8 +108,8 @@ def embed(ids: Tensor, numeric: Tensor, rows: Rows, columns: Columns, padded_dim
     x0 = torch.empty(len(ids), padded_dim, dtype=dtype, device=ids.device)
     rule, high, wide = rows.rule.on(ids.device), 8, 128
     _embed_kernel[(blocks(len(ids), high), blocks(padded_dim, wide))](
-        ids, numeric, rows.weight, rows.state, rows.last, rule.rates, rows.step, *columns, rule.fractions, rule.curves,
-        rule.numbers, x0, len(ids), len(rule.fractions) - 1, len(rows.state) // len(rows.weight),
+        ids, numeric, rows.weight, rows.state, rows.last, rule.table_rates, rows.step, *columns, rule.fractions,
+        rule.curves, rule.numbers, x0, len(ids), len(rule.fractions) - 1, len(rows.state) // len(rows.weight),
         len(rows.last) // len(rule.rates), ids.shape[1], numeric.shape[1], len(columns.base), padded_dim,
         **aging(rows.rule), ONE=len(rule.rates) == 1, ROWS=high, COLUMNS=wide,
     )  # fmt: skip

@@ -67,8 +67,8 @@ def caught_up(w, m, v, since, now, fractions, curves, end, rate, tail, SHRINK: t
     """A weight after the steps since its row was last touched; the rate is one for all, or a block."""
     length = (now - since).to(tl.float32)
     root = tl.sqrt(v)
-    drift = _fraction(fractions + tl.minimum(since, end) * 4, root, v, EPSILON)
-    later = _fraction(fractions + tl.minimum(now, end) * 4, root, v, EPSILON * tl.exp2(length * LOG_GROWTH))
+    drift = fraction(fractions + tl.minimum(since, end) * 4, root, v, EPSILON)
+    later = fraction(fractions + tl.minimum(now, end) * 4, root, v, EPSILON * tl.exp2(length * LOG_GROWTH))
     if SHRINK:
         kept = logs_since(curves + 9, since, now, end, tl.load(tail + 3))
         kept = tl.exp(kept).to(tl.float32)
@@ -78,7 +78,7 @@ def caught_up(w, m, v, since, now, fractions, curves, end, rate, tail, SHRINK: t
 
 
 @jit
-def _fraction(part, root, v, epsilon):
+def fraction(part, root, v, epsilon):
     """(a R + b ε) / (R² + c ε R + d ε²): a sum over all later steps, of which two terms are left."""
     above = tl.load(part) * root + tl.load(part + 1) * epsilon
     return above / (v + tl.load(part + 2) * epsilon * root + tl.load(part + 3) * epsilon * epsilon)
@@ -122,7 +122,7 @@ def read_rows(table: LazyTable, rows: Tensor, step: Tensor) -> Tensor:
     weight, width, rule = table.weight, table.width, table.rule.on(table.weight.device)
     out = weight.new_empty(len(rows), width)
     _read_kernel[(blocks(len(rows), 16),)](
-        weight, table.state, table.last, rule.rates, rows, step, rule.fractions, rule.curves, rule.numbers, out,
+        weight, table.state, table.last, rule.table_rates, rows, step, rule.fractions, rule.curves, rule.numbers, out,
         len(rows), len(rule.fractions) - 1, width, table.state.shape[1] // width, len(weight) // len(rule.rates),
         **aging(table.rule), ROWS=16, WIDE=power(width),
     )  # fmt: skip

@@ -244,7 +244,7 @@ class DeviceOptimizer:
             for part, (total, _) in zip(touched, sums, strict=True):
                 ops.adam_rows(part.table, part.segments, total, numbers)
         for table in self.shrinking:
-            table.mul_((1 - settings.table_decay * rule.on(table.device).rates * numbers.now[3]).to(table.dtype))
+            table.mul_((1 - settings.table_decay * rule.on(table.device).table_rates * numbers.now[3]).to(table.dtype))
         ops.adam(flat.weight, flat.mean, flat.square, flat.average, flat.copy, flat.gradient, numbers, rule)
         self.side_stream.join()
 

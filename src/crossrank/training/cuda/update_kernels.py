@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from crossrank.training.cuda.plain import Numbers, Segments
-from crossrank.training.cuda.row_kernels import PROGRAMS, blocks, jit, logs_since, power, tl
+from crossrank.training.cuda.row_kernels import PROGRAMS, aging, blocks, fraction, jit, logs_since, power, tl
 from crossrank.training.idle import BETAS, EPSILON
 from crossrank.training.lazy import LazyTable
 from crossrank.training.rule import UpdateRule
@@ -102,40 +102,16 @@ def adam(
 
 
 @jit
-def _gauss(total, first, second, third):
-    """Two terms with these moments, and where they stand; see :func:`crossrank.training.idle.as_fraction`."""
-    divisor = tl.where(total == 0.0, 1.0, total)
-    mean, second, third = tl.where(total == 0.0, 1.0, first / divisor), second / divisor, third / divisor
-    spread = second - mean * mean
-    sound = spread > 1e-12 * mean * mean
-    spread = tl.where(sound, spread, 1.0)
-    skew = tl.where(sound, (third - 3.0 * mean * second + 2.0 * mean * mean * mean) / spread, 0.0)
-    half = tl.sqrt(skew * skew / 4.0 + spread)
-    low, high = mean + skew / 2.0 - half, mean + skew / 2.0 + half
-    sound = sound & (low > 0.0)
-    share = tl.where(sound, (mean - low) / (high - low), 0.0)
-    mean = tl.maximum(mean, 0.0)
-    return total * (1.0 - share), total * share, tl.where(sound, low, mean), tl.where(sound, high, mean)
-
-
-@jit
-def _sum_with_epsilon(total, first, second, third, root, EPSILON: tl.constexpr):
-    one, other, low, high = _gauss(total, first, second, third)
-    drift = one.to(tl.float32)[:, None] / (root + EPSILON * low.to(tl.float32)[:, None])
-    return drift + other.to(tl.float32)[:, None] / (root + EPSILON * high.to(tl.float32)[:, None])
-
-
-@jit
-def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total, step, now, scale, curves, numbers,
-                      end, width, parts, rows_of_model, table_decay, AVERAGE: tl.constexpr, SHRINK: tl.constexpr,
-                      BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
-                      ROWS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total, step, now, scale, fractions, curves,
+                      numbers, end, width, parts, rows_of_model, table_decay, AVERAGE: tl.constexpr,
+                      SHRINK: tl.constexpr, LOG_FADING: tl.constexpr, LOG_GROWTH: tl.constexpr, BETA1: tl.constexpr,
+                      BETA2: tl.constexpr, EPSILON: tl.constexpr, ONE: tl.constexpr, ROWS: tl.constexpr,
+                      WIDE: tl.constexpr):  # fmt: skip
     count = tl.load(distinct)
     step_size, corrected = tl.load(now).to(tl.float32), tl.load(now + 1).to(tl.float32)
     log_beta1, log_beta2 = tl.load(numbers), tl.load(numbers + 1)
-    log_fading = log_beta1 - 0.5 * log_beta2
     before = tl.load(step) - 1
-    stop = curves + tl.minimum(before, end) * 11
+    stop = tl.minimum(before, end)
     j = tl.arange(0, WIDE)[None, :]
     for tile in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
         s = tile * ROWS + tl.arange(0, ROWS)
@@ -143,35 +119,48 @@ def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total,
         row = tl.load(rows + tl.load(starts + s, mask=live, other=0), mask=live, other=0).to(tl.int64)
         mask = live[:, None] & (j < width)
         g = tl.load(total + s[:, None].to(tl.int64) * width + j, mask=mask, other=0.0)
-        model = row // rows_of_model
+        model = row * 0 if ONE else row // rows_of_model
         g *= tl.load(scale + model, mask=live, other=0.0)[:, None]
         here = weight + row[:, None] * width + j
         kept = state + row[:, None] * (parts * width) + j
-        w = tl.load(here, mask=mask, other=0.0)
+        old = tl.load(here, mask=mask, other=0.0)
         m, v = tl.load(kept, mask=mask, other=0.0), tl.load(kept + width, mask=mask, other=0.0)
         # The steps since the row was last touched
         since = tl.load(last + row, mask=live, other=0)
-        length = (before - since).to(tl.float64)
-        start = curves + tl.minimum(since, end) * 11
-        stays = tl.full((), 1.0, tl.float64)
+        start, length = tl.minimum(since, end), (before - since).to(tl.float64)
+        grown = tl.exp(-0.5 * length * log_beta2)
+        faded = tl.exp(length * log_beta1) * grown
+        rate = tl.load(rates + model, mask=live, other=0.0)[:, None]
+        root, pace = tl.sqrt(v), rate * m
+        drift = fraction(fractions + start[:, None] * 4, root, v, EPSILON)
+        later = fraction(fractions + stop * 4, root, v, EPSILON * grown.to(tl.float32)[:, None])
+        moved, w = drift - faded.to(tl.float32)[:, None] * later, old
         if SHRINK:
             stays = tl.exp(logs_since(curves + 9, since, before, end, tl.load(numbers + 3)))
-        faded0 = tl.exp(length * log_fading)
-        faded1 = tl.exp(length * (log_fading - 0.5 * log_beta2))
-        faded2 = tl.exp(length * (log_fading - log_beta2))
-        faded3 = tl.exp(length * (log_fading - 1.5 * log_beta2))
-        c0 = stays * tl.load(start) - faded0 * tl.load(stop)
-        c1 = stays * tl.load(start + 1) - faded1 * tl.load(stop + 1)
-        c2 = stays * tl.load(start + 2) - faded2 * tl.load(stop + 2)
-        c3 = stays * tl.load(start + 3) - faded3 * tl.load(stop + 3)
-        rate = tl.load(rates + model, mask=live, other=0.0)[:, None]
-        root, pace, old = tl.sqrt(v), tl.where(m == 0.0, 0.0, rate * m), w
-        drift = tl.where(m == 0.0, 0.0, _sum_with_epsilon(c0, c1, c2, c3, root, EPSILON))
-        if SHRINK:
+            moved += (stays - 1.0).to(tl.float32)[:, None] * drift
             w *= stays.to(tl.float32)[:, None]
-        w -= pace * drift
-        m *= tl.exp(length * log_beta1).to(tl.float32)[:, None]
-        v *= tl.exp(length * log_beta2).to(tl.float32)[:, None]
+        w -= tl.where(m == 0.0, 0.0, pace * moved)  # a row without v has no m
+        if AVERAGE:  # the sum as one term, which has its first two moments
+            left = tl.exp(logs_since(curves + 8, since, before, end, tl.load(numbers + 2)))
+            first, final = curves + start * 11, curves + stop * 11
+            size, place = tl.load(first), tl.load(first + 1)
+            own = 1.0 - left
+            if SHRINK:
+                size, place = stays * size, stays * place
+                own = stays * tl.load(final + 10) - left * tl.load(first + 10)
+            size -= faded * tl.load(final)
+            place -= faded * grown * tl.load(final + 1)
+            if SHRINK:
+                size, place = size * tl.load(final + 10), place * tl.load(final + 10)
+            size += faded * tl.load(final + 4) - left * tl.load(first + 4)
+            place += faded * grown * tl.load(final + 5) - left * tl.load(first + 5)
+            place = tl.maximum(place / tl.where(size == 0.0, 1.0, size), 1e-3).to(tl.float32)[:, None]
+            carried = size.to(tl.float32)[:, None] / (root + EPSILON * place)  # v may be 0 where m is not
+            a = tl.load(kept + 2 * width, mask=mask, other=0.0)
+            a = left.to(tl.float32)[:, None] * a + own.to(tl.float32)[:, None] * old
+            a -= tl.where(m == 0.0, 0.0, pace * carried)
+        m *= (faded / grown).to(tl.float32)[:, None]
+        v *= (1.0 / (grown * grown)).to(tl.float32)[:, None]
         # This step
         m += (g - m) * (1.0 - BETA1)
         v = v * BETA2 + g * g * (1.0 - BETA2)
@@ -183,27 +172,18 @@ def _adam_rows_kernel(weight, state, last, rates, rows, starts, distinct, total,
         tl.store(here, w, mask=mask)
         tl.store(last + row, tl.zeros((ROWS,), tl.int64) + before + 1, mask=live)
         if AVERAGE:
-            left = tl.exp(logs_since(curves + 8, since, before, end, tl.load(numbers + 2)))
-            held = tl.load(stop + 10)
-            e0 = held * c0 - left * tl.load(start + 4) + faded0 * tl.load(stop + 4)
-            e1 = held * c1 - left * tl.load(start + 5) + faded1 * tl.load(stop + 5)
-            e2 = held * c2 - left * tl.load(start + 6) + faded2 * tl.load(stop + 6)
-            e3 = held * c3 - left * tl.load(start + 7) + faded3 * tl.load(stop + 7)
-            own = stays * held - left * tl.load(start + 10)
-            carried = tl.where(pace == 0.0, 0.0, pace * _sum_with_epsilon(e0, e1, e2, e3, root, EPSILON))
-            a = tl.load(kept + 2 * width, mask=mask, other=0.0)
-            a = left.to(tl.float32)[:, None] * a + own.to(tl.float32)[:, None] * old - carried
             a += (w - a) * tl.load(now + 2).to(tl.float32)
             tl.store(kept + 2 * width, a, mask=mask)
 
 
 def adam_rows(table: LazyTable, segments: Segments, total: Tensor, numbers: Numbers) -> None:
     weight, state, width, rule = table.weight, table.state, table.width, table.rule
-    placed = rule.on(weight.device)
-    _adam_rows_kernel[(min(blocks(len(segments.rows), 16), PROGRAMS),)](
-        weight, state, table.last, placed.rates, segments.rows, segments.starts, segments.distinct, total, numbers.step,
-        numbers.now, numbers.scale, placed.curves, placed.numbers, len(placed.curves) - 1, width,
-        state.shape[1] // width, len(weight) // len(numbers.scale), rule.settings.table_decay,
-        AVERAGE=rule.decay > 0, SHRINK=rule.curves.shrink > 0, BETA1=BETAS[0], BETA2=BETAS[1], EPSILON=EPSILON,
-        ROWS=16, WIDE=power(width),
+    placed, wide = rule.on(weight.device), power(width)
+    high = max(256 // wide, 1)  # two elements for each of 128 threads: more took a third longer
+    _adam_rows_kernel[(min(blocks(len(segments.rows), high), PROGRAMS),)](
+        weight, state, table.last, placed.table_rates, segments.rows, segments.starts, segments.distinct, total,
+        numbers.step, numbers.now, numbers.scale, placed.fractions, placed.curves, placed.numbers,
+        len(placed.curves) - 1, width, state.shape[1] // width, len(weight) // len(numbers.scale),
+        rule.settings.table_decay, **aging(rule),
+        AVERAGE=rule.decay > 0, BETA1=BETAS[0], BETA2=BETAS[1], ONE=len(numbers.scale) == 1, ROWS=high, WIDE=wide,
     )  # fmt: skip
