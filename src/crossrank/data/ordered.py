@@ -123,7 +123,7 @@ class OrderedStatistics:
         """More rows, in their order; where there are times, all rows of a time come together: (N,) -> (N, 2)."""
         labels = labels.astype(np.float64)
         if self._shift is None:  # squares of labels far from 0 would lose their digits
-            self._shift = float(labels[0]) if self.kind == "real" and len(labels) else 0.0
+            self._shift = float(labels[0]) if self.kind != "binary" and len(labels) else 0.0
         ones, centred = np.ones(len(labels)), labels - self._shift
         before = sums_before(cells, np.column_stack([ones, labels]), times)
         values = np.column_stack([ones, centred, centred**2])

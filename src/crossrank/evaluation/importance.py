@@ -109,13 +109,14 @@ class _Change(NamedTuple):
 
 
 def _features(encoder: Encoder) -> Iterator[_Feature]:
-    places: dict[str, dict[str, list[int]]] = {column.name: {} for column in encoder.schema.encoded}
+    columns = [*encoder.schema.encoded, *encoder.schema.crosses]
+    places: dict[str, dict[str, list[int]]] = {column.name: {} for column in columns}
     counts = Counter[str]()
     for feature in encoder.features:
         start, width = counts[feature.kind], feature.width
         places[feature.column].setdefault(feature.kind, []).extend(range(start, start + width))
         counts[feature.kind] += width
-    for column in encoder.schema.encoded:
+    for column in columns:
         of_kind = places[column.name]
         ids, numbers = (np.array(of_kind.get(kind, []), np.int64) for kind in ("categorical", "numeric"))
         yield _Feature(column.name, column.kind, ids, numbers, next(iter(of_kind.get("multivalent", [])), None))

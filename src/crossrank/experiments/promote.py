@@ -112,6 +112,8 @@ def promote(
     run, into = run if isinstance(run, Run) else Run.open(run), Path(into)
     if seeds < 1 or most < 1:
         raise ConfigError(f"seeds and most must be at least 1; got {seeds} and {most}.")
+    if run.schema.label.kind == "classes":
+        raise ConfigError("A run is promoted whose label has two classes or is a number; got one of several classes.")
     config, folder = Config.parse(run.config), claim(into, resume=False, overwrite=overwrite)
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
@@ -240,7 +242,7 @@ class _Arms:
 
     def _start(self, dataset: EncodedDataset) -> Model:
         """A model of the dataset's features that answers as the run does."""
-        model = build_model(self.config.model, dataset.features)
+        model = build_model(self.config.model, dataset.features, num_outputs=dataset.schema.label.num_outputs)
         widen(self.run.model, model)
         rows = np.arange(min(len(dataset.valid), CHECKED_ROWS))
         before, after = (

@@ -242,7 +242,9 @@ class Schema:
         """The same with other numeric columns of the same names; of parts of dates, with their encodings."""
         new, features = {column.name: column for column in columns}, list[Column]()
         for column in self.features:
-            if isinstance(column, Date):
+            if isinstance(column, Cross):
+                features.append(column)
+            elif isinstance(column, Date):
                 numbers = {str(part): new[column.feature(part)].encoding for part in column.parts if part in NUMBERS}
                 features.append(dataclasses.replace(column, encodings=numbers))
             else:
@@ -257,6 +259,11 @@ class Schema:
             for column in self.in_table
             if isinstance(column, Date) or column.input != column.name or (column.missing and column.kind != "numeric")
         )
+
+    @property
+    def in_table(self) -> list[InTable]:
+        """The features that are read from columns of the table, which crosses are not."""
+        return [column for column in self.features if not isinstance(column, Cross)]
 
     @property
     def crosses(self) -> list[Cross]:
