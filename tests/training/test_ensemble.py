@@ -19,6 +19,7 @@ from crossrank.models.cost import model_cost
 from crossrank.nn import Features
 from crossrank.reports import write_report
 from crossrank.schema import Feature
+from crossrank.training import Config
 
 CONFIG = {
     "model": {"embedding": {"dim": 4}, "structure": "cross-only"},
@@ -28,7 +29,7 @@ CONFIG = {
 
 def train(dataset, folder, *, ensemble=1, **options) -> cr.Run:
     config = CONFIG | {"model": CONFIG["model"] | {"ensemble": ensemble}}
-    return cr.train(dataset, into=folder, config=config, progress=False, **options)
+    return cr.train(dataset, into=folder, config=Config.parse(config), progress=False, **options)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import crossrank as cr
 from crossrank.data.prepare import prepare
 from crossrank.errors import ConfigError, SchemaError
 from crossrank.schema import Categorical, Label, Schema
+from crossrank.training import Config
 from crossrank.training.prior import prior_shift
 
 CONFIG = {
@@ -32,7 +33,7 @@ def schema(**label) -> Schema:
 
 def trained(table: pl.DataFrame, folder, *, label=(), **training) -> cr.Run:
     config = CONFIG | {"training": CONFIG["training"] | training}
-    return cr.train(table, into=folder, schema=schema(**dict(label)), config=config, progress=False)
+    return cr.train(table, into=folder, schema=schema(**dict(label)), config=Config.parse(config), progress=False)
 
 
 @pytest.mark.parametrize("weight", [0.5, 1.0, 20.0])

@@ -104,6 +104,12 @@ def test_a_model_that_diverges_and_one_that_is_given_up_leave_alone(shared, plai
     assert not (tmp_path / "wild").exists() and not (tmp_path / "hopeless").exists()
 
 
+def test_seeds_may_have_rows_that_shrink_as_fast_as_their_average_follows(plain_dataset, tmp_path) -> None:
+    steps = {"table_decay": 4.0, "average_decay": 0.99, "learning_rate": 0.001, "max_steps": 2}
+    summary = train_seeds(plain_dataset, into=tmp_path / "runs", seeds=2, config={"training": steps})
+    assert summary["seeds"] == 2
+
+
 def test_a_seed_that_diverges_is_an_error(shared, plain_dataset, tmp_path) -> None:
     with pytest.raises(ConfigError, match="finite"):
         train_seeds(plain_dataset, into=tmp_path / "runs", seeds=2, config=config_of(1e30))

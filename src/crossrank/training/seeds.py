@@ -142,7 +142,8 @@ def train_together(
 
 def _may_share(configs: Sequence[Config]) -> bool:
     """Whether trainings differ in what one program allows, as far as can be said without their models."""
-    alike = [dataclasses.replace(one, training=dataclasses.replace(one.training, learning_rate=1.0)) for one in configs]
+    slow = [dataclasses.replace(one.training, learning_rate=1e-9) for one in configs]  # which any decay goes with
+    alike = [dataclasses.replace(one, training=training) for one, training in zip(configs, slow, strict=True)]
     own = alike[0].model.name not in BUILT_IN  # it may do what cannot be stacked, such as batch statistics
     same = all(one == alike[0] for one in alike) and alike[0].model.ensemble == 1
     return same and not own and choose_device(alike[0].training.device).type != "cpu"
