@@ -261,11 +261,6 @@ class Schema:
         )
 
     @property
-    def in_table(self) -> list[InTable]:
-        """The features that are read from columns of the table, which crosses are not."""
-        return [column for column in self.features if not isinstance(column, Cross)]
-
-    @property
     def crosses(self) -> list[Cross]:
         return [column for column in self.features if isinstance(column, Cross)]
 

@@ -93,10 +93,7 @@ def details(column: TableFeature) -> list[str]:
         found = [f"format {column.format}", ", ".join(column.parts)]
     if isinstance(column, Numeric) and column.decimal is not None:
         found = [f"decimal mark '{column.decimal}'"]
-    return [
-        *found,
-        *([f"missing: {listing(column.missing)}"] if not isinstance(column, Cross) and column.missing else []),
-    ]
+    return [*found, *([f"missing: {listing(column.missing)}"] if column.missing else [])]
 
 
 def reason(column: TableFeature, cells: Iterable[Any]) -> str:
