@@ -69,7 +69,8 @@ def test_cells_are_named_by_their_values(folder) -> None:
 
     encoder = cr.Run.open(folder / "run").encoder
     rows = encoder.encode_rows([{"user": "u1", "item": "i2", "age": 30}])
-    assert namer(encoder, "user x item")(rows.categorical[0, 2]) == "u1 x i2"
+    place = [feature.name for feature in encoder.features].index("user x item")  # all before it are categorical
+    assert namer(encoder, "user x item")(rows.categorical[0, place]) == "u1 x i2"
     assert namer(encoder, "user x item")(1) == "<unseen>"
 
 

@@ -18,7 +18,7 @@ from crossrank.nn import CrossNetwork, FeatureEmbedding, OutputLayer
 from crossrank.reports import write_report
 from crossrank.runs import Run
 
-TRAINING = {"batch_size": 128, "epochs": 2, "log_every": 5, "learning_rate": 0.01, "patience": 0}
+TRAINING = {"batch_size": 128, "epochs": 2, "log_every": 5, "learning_rate": 0.01, "patience": 0, "eval_every": 13}
 
 
 @pytest.fixture(autouse=True)

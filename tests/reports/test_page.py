@@ -61,7 +61,7 @@ def test_a_page_says_what_the_run_measured_cost_and_was_made_of(page, crossed) -
         f"{metrics['logloss']:.4f}",
         f"{metrics['auc']:.4f}",
         f"On {metrics['rows']:,} test rows",
-        "dcn-v2, stacked; 34 inputs; 2 full cross layers; deep layers of 8.",
+        "dcn-v2, parallel; 34 inputs; 2 full cross layers; deep layers of 8.",
         "the label is click (binary)",
         "keeps 99% of the energy",
         crossed.info["data_fingerprint"],
