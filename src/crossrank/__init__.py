@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from crossrank.data import EncodedDataset, Encoder
     from crossrank.evaluation import evaluate, explain
+    from crossrank.experiments.promote import promote
     from crossrank.runs import Run
     from crossrank.schema import Schema
     from crossrank.training.train import train
 
 __version__ = "0.1.0"
-__all__ = ["EncodedDataset", "Encoder", "Run", "Schema", "evaluate", "explain", "train"]
+__all__ = ["EncodedDataset", "Encoder", "Run", "Schema", "evaluate", "explain", "promote", "train"]
 
 _ROOMS = {
     "EncodedDataset": "data",
@@ -32,6 +33,7 @@ _ROOMS = {
     "Schema": "schema",
     "evaluate": "evaluation",
     "explain": "evaluation",
+    "promote": "experiments.promote",
     "train": "training",
 }
 

@@ -31,6 +31,7 @@ ORDER = [
     "explain",
     "report",
     "compress",
+    "promote",
     "models",
     "config",
     "cost",

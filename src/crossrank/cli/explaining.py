@@ -127,6 +127,33 @@ def compress(
     say(f"run folder: {into}")
 
 
+@app.command(epilog="Example: crossrank promote runs/first data/clicks --into runs/second")
+def promote(
+    run: Annotated[Path, typer.Argument(help="A run of a model such as dcn-v2.", autocompletion=runs_from)],
+    data: Annotated[Path, typer.Argument(help="What it was trained on: a dataset, or the table.")],
+    into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    seeds: Annotated[int, typer.Option(help="Times that each comparison is made.")] = 5,
+    most: Annotated[int, typer.Option(help="Pairs to try.")] = 3,
+    overwrite: Overwrite = False,
+) -> None:
+    """Find the pairs of columns that a model misses, and go on training with a memory of those that pay."""
+    from crossrank.experiments.promote import promote as find
+
+    found = find(run, data, into=into, seeds=seeds, most=most, overwrite=overwrite)
+    tried = {one.columns: one for one in found.tried}
+    table = table_of("pair", "expected gain", "gain", "±", "", title="what a memory of each pair takes off the loss")
+    for one in found.missed[: max(most, 10)]:
+        made = tried.get(one.columns)
+        kept = "" if made is None else "kept" if made.pays else "dropped"
+        numbers = (None, None) if made is None else (made.gain, made.error)
+        table.add_row(" x ".join(one.columns), number(one.gain), *map(number, numbers), kept)
+    out.print(table)
+    if found.run is None:
+        say("no pair pays, so no run was made" if tried else "no pair is missed, so no run was made")
+    else:
+        say(f"run folder: {into}")
+
+
 def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves: bool) -> Found:
     from crossrank.evaluation import explain as strongest
     from crossrank.runs import Run

@@ -95,7 +95,7 @@ def _check(table: Table, path: Path, *, as_json: bool) -> bool:
         print(json.dumps({"fits": not wrong, "misfits": wrong}, ensure_ascii=False))
         return bool(wrong)
     kinds: dict[str, list[str]] = {}
-    for column in meaning.features:
+    for column in meaning.in_table:
         kinds.setdefault(column.input, []).append(column.kind)
     kinds |= {name: [kind] for name, (kind, _) in _others(meaning).items()}
     shown = {name: (", ".join(kind), "no" if name in wrong else "yes") for name, kind in kinds.items()}

@@ -3,8 +3,9 @@
 ```
 manifest.json                     format version, row counts, schema, checksums
 encoder/                          what encodes a raw row the same way
-train/  valid/  test/             categorical.npy  numeric.npy  labels.npy  [weights.npy  groups.npy]
+train/  valid/  test/             categorical.npy  numeric.npy  labels.npy  [weights.npy  groups.npy  times.npy]
                                   0.bag_ids.npy  0.bag_offsets.npy, 1. … for each multivalent column
+train/                            orders.npy, where crosses have statistics: their numbers in further orders of the rows
 ```
 """
 
@@ -122,8 +123,10 @@ class Split:
                 first = number * batch_size * world_size
                 size = min(batch_size * world_size, self.num_rows - first)
                 start, stop = (first + size * share // world_size for share in (rank, rank + 1))
-                rows = self.rows.slice(start, stop) if order is None else self.rows.take(order.rows(start, stop))
-                yield Batch.of(rows)
+                if order is None:
+                    yield Batch.of(self.rows.slice(start, stop))
+                else:
+                    yield Batch.of(self.rows.take(order.rows(start, stop), epoch=epoch))
 
         return prefetch(make(), depth=PREFETCHED_BATCHES)
 
@@ -192,14 +195,19 @@ class EncodedDataset:
         bags = []
         for position in range(len(self.schema.multivalent)):
             bags.append((self._array(name, f"{position}.bag_ids"), self._array(name, f"{position}.bag_offsets")))
-        rows = EncodedRows(self._array(name, "categorical"), self._array(name, "numeric"), tuple(bags))
+        given = {key: self._array(name, key) for key in ("orders", "times") if self._has(name, key)}
+        orders = given.get("orders")
+        rows = EncodedRows(self._array(name, "categorical"), self._array(name, "numeric"), tuple(bags), orders)
         weights = self._array(name, "weights") if self.schema.weight else None
         groups = self._array(name, "groups") if self.schema.group else None
         labels, kept = self._array(name, "labels"), self.schema.label.negatives_kept
         if kept is not None and name != "train":  # rows that are measured: a negative one stands for 1 / kept
             each = np.where(labels == 0, np.float32(1 / kept), np.float32(1))
             weights = each if weights is None else each * weights
-        return Split(LabeledRows(rows, labels, weights, groups))
+        return Split(LabeledRows(rows, labels, weights, groups, given.get("times")))
+
+    def _has(self, split: str, name: str) -> bool:
+        return f"{split}/{name}.npy" in self.manifest["arrays"]
 
     def _array(self, split: str, name: str) -> Any:
         key = f"{split}/{name}.npy"

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from crossrank.data.numbers import Mask, Where
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
-from crossrank.schema import Column, Date, Numeric, Schema
+from crossrank.schema import Date, Numeric, Schema
+from crossrank.schema.columns import TableFeature
 from crossrank.schema.dates import DAY, MINUTE, PER_UNIT, Part, time_of_value
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _read(values: Iterable[object], date: Date) -> tuple[Times, Mask, Mask]:
     return np.array([time or 0 for time in times], np.int64), np.array([time is None for time in times], bool), unread
 
 
-def _of_series(column: pl.Series, meaning: Column, where: Where) -> list[pl.Series]:
+def _of_series(column: pl.Series, meaning: TableFeature, where: Where) -> list[pl.Series]:
     import polars as pl
 
     if isinstance(meaning, Date):

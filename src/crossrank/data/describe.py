@@ -139,7 +139,7 @@ def _draft_of(schema: Schema, names: Iterable[str]) -> Draft:
     """A schema that a person gave, as if it were drafted."""
     left_out = dict.fromkeys((name for name in names if name not in set(schema.required)), "not in the schema")
     weight, group = (None if name in schema.inputs else name for name in (schema.weight, schema.group))
-    features = list(schema.features)
+    features = list(schema.in_table)
     return Draft(features=features, left_out=left_out, notes=[], label=schema.label, weight=weight, group=group)
 
 

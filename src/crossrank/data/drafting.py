@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from crossrank.data.derived import parse_dates
 from crossrank.errors import SchemaError
-from crossrank.schema import Column, Date
+from crossrank.schema import Date
+from crossrank.schema.columns import TableFeature
 from crossrank.schema.dates import TimeRange
 from crossrank.schema.draft import Draft, draft_features, draft_schema
 
@@ -53,7 +54,7 @@ def draft_table(
         for name, date in dates.items():
             times, missing, _ = parse_dates(chunk.frame[name], date)
             ranges[name].add(times[~missing].tolist())
-    features: list[Column] = []
+    features: list[TableFeature] = []
     for column in draft.features:
         decided = ranges[column.name].decide(column) if isinstance(column, Date) else column
         features.append(column if isinstance(decided, str) else decided)

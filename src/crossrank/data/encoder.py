@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.cell_codes import CellCodes
 from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.derived import rows_with_derived, with_derived
 from crossrank.data.number_codes import NumberSlots, NumberVocabulary
@@ -44,6 +45,7 @@ class Encoder:
         schema: what each column means.
         vocabularies: the ids of each categorical and multivalent column.
         statistics: mean and deviation of each numeric column.
+        crosses: the cells of each cross, which :mod:`crossrank.data.crossing` learns from encoded rows.
 
     Example:
         >>> import polars as pl
@@ -61,8 +63,10 @@ class Encoder:
         schema: Schema,
         vocabularies: Mapping[str, AnyVocabulary],
         statistics: Mapping[str, NumericStatistics],
+        crosses: Sequence[CellCodes] = (),
     ) -> None:
         self.schema = schema
+        self.crosses = {one.cross.name: one for one in crosses}
         self.vocabularies = dict(vocabularies)
         self.statistics = dict(statistics)
 
@@ -86,6 +90,12 @@ class Encoder:
         from crossrank.data.encoder_builder import EncoderBuilder
         from crossrank.data.table import open_table
 
+        if schema.crosses:
+            raise SchemaError(
+                "An encoder is fitted without labels, so its schema must have no crosses; got "
+                f"{listing(cross.name for cross in schema.crosses)}.",
+                hint="crossrank.data.prepare learns crosses too.",
+            )
         table = open_table(table)
         check_columns(schema.inputs, table.columns, table.name)
         builder = EncoderBuilder(schema)
@@ -99,14 +109,36 @@ class Encoder:
 
     @cached_property
     def features(self) -> tuple[Feature, ...]:
-        """What a model sees: categorical, multivalent, numeric features, each kind in the order of the schema."""
+        """What a model sees: categorical, multivalent, numeric features, each kind in the order of the schema.
+
+        What crosses add comes last of its kind.
+        """
+        added = [feature for codes in self.crosses.values() for feature in codes.features]
         sizes = {name: vocabulary.size for name, vocabulary in self.vocabularies.items()}
         return (
             *(Feature(column.name, "categorical", sizes[column.name]) for column in self.schema.categorical),
             *(Feature(name, "categorical", values.size, column=values.column) for name, values in self.values.items()),
+            *(feature for feature in added if feature.kind == "categorical"),
             *(Feature(column.name, "multivalent", sizes[column.name]) for column in self.schema.multivalent),
             *(feature for slots in self.numbers.values() for feature in slots.numeric),
+            *(feature for feature in added if feature.kind == "numeric"),
         )
+
+    def with_crosses(self, crosses: Sequence[CellCodes]) -> Encoder:
+        """The same with these crosses in place of those it has."""
+        schema = self.schema.with_crosses([one.cross for one in crosses])
+        return Encoder(schema, self.vocabularies, self.statistics, crosses)
+
+    def add_cells(self, rows: EncodedRows) -> EncodedRows:
+        """Rows without crosses as they are with them, all training rows being before them."""
+        if not self.crosses:
+            return rows
+        ids, floats = zip(*(one.encode(rows.categorical) for one in self.crosses.values()), strict=True)
+        categorical, numeric = (
+            np.concatenate([first, *others], axis=1)
+            for first, others in ((rows.categorical, ids), (rows.numeric, floats))
+        )
+        return EncodedRows(categorical, numeric, rows.bags)
 
     @cached_property
     def numbers(self) -> dict[str, NumberSlots]:
@@ -133,7 +165,8 @@ class Encoder:
 
     def counts(self, name: str) -> NDArray[np.int64]:
         """Training occurrences of an embedded feature's values by id, missing and unseen included."""
-        known = {**self.vocabularies, **self.values}
+        crosses = {name: one for name, one in self.crosses.items() if one.cross.ids}
+        known = {**self.vocabularies, **self.values, **crosses}
         if name not in known:
             raise SchemaError(f"Counts are kept for {listing(known)}; got '{name}'.", hint=did_you_mean(name, known))
         return known[name].counts
@@ -161,7 +194,7 @@ class Encoder:
             pieces, offsets = pieces_of_series(frame[column.name], column.separator)
             bags.append((self.vocabularies[column.name].ids(pieces), offsets))
         value_ids, floats = self._number_slots(numbers_of_frame(frame, self.schema.numeric, where))
-        return EncodedRows(side_by_side([*ids, *value_ids], len(frame)), floats, tuple(bags))
+        return self.add_cells(EncodedRows(side_by_side([*ids, *value_ids], len(frame)), floats, tuple(bags)))
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> EncodedRows:
         """Encode rows given as dictionaries, without polars; the same numbers as :meth:`encode`.
@@ -184,7 +217,7 @@ class Encoder:
         categorical = np.array(ids, np.uint32).reshape(len(rows), len(lookups))
         value_ids, floats = self._number_slots(numbers_of_rows(rows, self.schema.numeric))
         categorical = np.column_stack([categorical, *value_ids]) if value_ids else categorical
-        return EncodedRows(categorical, floats, tuple(bags))
+        return self.add_cells(EncodedRows(categorical, floats, tuple(bags)))
 
     @cached_property
     def scaling(self) -> Scaling:
@@ -252,7 +285,7 @@ class Encoder:
     def _tensors(self) -> dict[str, NDArray[Any]]:
         return {
             f"{name}.{part}": array
-            for name, vocabulary in self.vocabularies.items()
+            for name, vocabulary in (*self.vocabularies.items(), *self.crosses.items())
             for part, array in vocabulary.tensors().items()
         }
 
@@ -286,7 +319,10 @@ class Encoder:
             statistics = {
                 column.name: NumericStatistics(**content["numeric"][column.name]) for column in schema.numeric
             }
-            return cls(schema, {name: from_tensors(parts[name]) for name in names}, statistics)
+            encoder = cls(schema.with_crosses([]), {name: from_tensors(parts[name]) for name in names}, statistics)
+            kind, features = schema.label.kind, encoder.features
+            crosses = [CellCodes.load(cross, features, kind, parts[cross.name]) for cross in schema.crosses]
+            return cls(schema, encoder.vocabularies, statistics, crosses)
         except (KeyError, TypeError) as error:
             problem = f"The encoder in {folder} must know every column; {error} is missing."
             raise DataError(problem, hint=DAMAGED) from None

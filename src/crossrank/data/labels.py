@@ -67,7 +67,7 @@ def refusals(schema: Schema) -> Iterator[tuple[str, str, Callable[[pl.Series], M
     yield f"bad label '{schema.label.name}'", schema.label.name, lambda cells: _parse_labels(cells, schema.label)[1]
     if schema.weight:
         yield f"bad weight '{schema.weight}'", schema.weight, lambda cells: _parse_weights(cells)[1]
-    for column in schema.features:
+    for column in schema.in_table:
         if isinstance(column, Numeric):
             yield f"bad number in '{column.name}'", column.input, partial(_bad_numbers, column)
         elif isinstance(column, Date):

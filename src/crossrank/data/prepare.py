@@ -2,12 +2,14 @@
 
 Reading: the table is parsed, split and coded, the encoder learns from the training rows, and the codes are spooled to
 disk. Writing: the spool is read again, codes become ids, numbers are scaled, and the rows go to their splits. Memory
-holds the vocabulary and a few chunks, whatever the size of the table.
+holds the vocabulary and a few chunks, whatever the size of the table. Crosses are added to the dataset once it is whole
+(:mod:`crossrank.data.crossing`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections import Counter
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +21,14 @@ from numpy.typing import NDArray
 
 from crossrank.config import to_dict
 from crossrank.data.batches import prefetch
+from crossrank.data.crossing import write_crossed
 from crossrank.data.dataset import EncodedDataset, Split
 from crossrank.data.encoder import Encoder, check_columns
 from crossrank.data.encoder_builder import EncoderBuilder, Lookups
 from crossrank.data.labels import GroupNumbers, labels_of_chunk, unusable_rows, weights_of_series
 from crossrank.data.progress import Phases
 from crossrank.data.rows import Floats, Ids, LabeledRows, concatenate
-from crossrank.data.splits import SPLITS, SplitSettings
+from crossrank.data.splits import SPLITS, Assign, ByTime, SplitSettings
 from crossrank.data.spool import Spool, SpooledChunk
 from crossrank.data.table import Chunk, Table, open_table
 from crossrank.data.writer import DatasetWriter
@@ -66,6 +69,14 @@ def prepare(
         SchemaError: for a column that is missing.
         DataError: for a value that is refused, with its place, or a target that cannot be written.
     """
+    if schema.crosses:
+        with DatasetWriter(into, schema, overwrite=overwrite) as writer:
+            options = {"split": split, "on_error": on_error, "progress": progress, **table_options}
+            base = prepare(source, schema.with_crosses([]), writer.folder / "base", **options)
+            encoder = write_crossed(base, schema.crosses, writer)
+            shutil.rmtree(base.path)
+            writer.finish(encoder, {key: base.manifest[key] for key in ("source", "split")})
+        return EncodedDataset.open(into)
     table = open_table(source, on_error=on_error, **table_options)
     check_columns(schema.required, table.columns, table.name)
     settings, _ = (split or SplitSettings()).decided(table, schema)
@@ -107,11 +118,19 @@ class _Reading:
         with ThreadPoolExecutor(max_workers=1) as pool:  # some splits count the rows: the first can be read meanwhile
             assign = pool.submit(self._settings.assigner, self._table)
             for chunk in self._table.chunks(columns, as_words=as_words):
-                yield self._code(chunk, assign.result()(chunk)), chunk.share_done
+                yield self._code(chunk, assign.result()), chunk.share_done
 
-    def _code(self, chunk: Chunk, splits: NDArray[np.uint8]) -> SpooledChunk:
+    def _code(self, chunk: Chunk, assign: Assign) -> SpooledChunk:
+        times = None
+        if isinstance(assign, ByTime):
+            times = assign.ranks(chunk)
+            splits = assign.splits(chunk, times)
+        else:
+            splits = assign(chunk)
         if self._skip:
-            chunk, splits = self._leave_out(chunk, splits)
+            good = self._usable(chunk)
+            chunk = dataclasses.replace(chunk, frame=chunk.frame.filter(good))
+            splits, times = splits[good], None if times is None else times[good]
         training = splits == 0
         labels, weights, groups = _targets(chunk, self._schema, self._groups)
         coded = self._builder.add(chunk, training)
@@ -119,14 +138,15 @@ class _Reading:
         if training.any():
             self._num_training += int(training.sum())
             self._labels |= {float(end(labels[training])) for end in (np.min, np.max)}
-        return SpooledChunk(coded, splits, labels, weights, groups)
+        return SpooledChunk(coded, splits, labels, weights, groups, times)
 
-    def _leave_out(self, chunk: Chunk, splits: NDArray[np.uint8]) -> tuple[Chunk, NDArray[np.uint8]]:
-        good = np.ones(len(splits), bool)
+    def _usable(self, chunk: Chunk) -> NDArray[np.bool_]:
+        """Which rows to keep; the reasons for the others are counted."""
+        good = np.ones(len(chunk.frame), bool)
         for reason, bad in unusable_rows(chunk.frame, self._schema):
             self._skipped[reason] += int((bad & good).sum())
             good &= ~bad
-        return dataclasses.replace(chunk, frame=chunk.frame.filter(good)), splits[good]
+        return good
 
     def finish(self) -> tuple[Encoder, Lookups]:
         """The encoder, and what leads from codes to ids."""
@@ -154,7 +174,7 @@ class _Reading:
 def _encode(spool: Spool, encoder: Encoder, lookups: Lookups) -> Generator[tuple[dict[str, LabeledRows], float]]:
     """The second pass: the rows of each split, chunk by chunk, and the share that is done."""
     for chunk, share_done in spool.read():
-        rows = LabeledRows(chunk.coded.encode(encoder, lookups), chunk.labels, chunk.weights, chunk.groups)
+        rows = LabeledRows(chunk.coded.encode(encoder, lookups), chunk.labels, chunk.weights, chunk.groups, chunk.times)
         chosen = {name: np.flatnonzero(chunk.splits == position) for position, name in enumerate(SPLITS)}
         yield (
             {

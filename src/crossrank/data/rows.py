@@ -25,12 +25,14 @@ class EncodedRows:
     """N encoded rows.
 
     Shape: categorical (N, F), numeric (N, M); per multivalent column ids (total,) and offsets (N + 1,), where row i
-    owns ``ids[offsets[i]:offsets[i + 1]]``.
+    owns ``ids[offsets[i]:offsets[i + 1]]``. Where the last K numbers depend on an order of the rows (training rows with
+    statistics of crosses), ``orders`` (N, O - 1, K) are these numbers in the other orders.
     """
 
     categorical: Ids
     numeric: Floats
     bags: tuple[NumpyBag, ...] = ()
+    orders: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.categorical)
@@ -46,39 +48,48 @@ class EncodedRows:
         )
         return Features(id_tensor(self.categorical), torch.from_numpy(self.numeric), bags)
 
-    def take(self, rows: Positions) -> EncodedRows:
-        """A copy of some rows, in the given order."""
+    def take(self, rows: Positions, *, epoch: int = 0) -> EncodedRows:
+        """A copy of some rows, in the given order, with the numbers of an epoch."""
         bags = tuple(_take_bag(bag, rows) for bag in self.bags)
-        return EncodedRows(_take(self.categorical, rows), _take(self.numeric, rows), bags)
+        numeric, other = _take(self.numeric, rows), self.numbers_in(epoch)
+        if other is not None:
+            numeric[:, -other.shape[1] :] = other[rows]
+        return EncodedRows(_take(self.categorical, rows), numeric, bags)
 
     def slice(self, start: int, stop: int) -> EncodedRows:
         """A copy of consecutive rows."""
         bags = tuple(_slice_bag(bag, start, stop) for bag in self.bags)
         return EncodedRows(self.categorical[start:stop].copy(), self.numeric[start:stop].copy(), bags)
 
+    def numbers_in(self, epoch: int) -> Floats | None:
+        """The last K numbers in the order that is an epoch's turn; None where they are those of ``numeric``: (N, K)."""
+        turn = 0 if self.orders is None else epoch % (self.orders.shape[1] + 1)
+        return None if self.orders is None or turn == 0 else self.orders[:, turn - 1]
+
 
 @dataclass(frozen=True)
 class LabeledRows:
-    """N encoded rows with labels (N,), and where the schema has them weights (N,) and group numbers (N,)."""
+    """N encoded rows with labels (N,), and where there are any weights, group numbers and ranks of times, (N,) each."""
 
     encoded: EncodedRows
     labels: Floats
     weights: Floats | None = None
     groups: Ids | None = None
+    times: Ids | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, rows: Positions) -> LabeledRows:
-        """A copy of some rows, in the given order."""
-        return self._each(self.encoded.take(rows), lambda array: _take(array, rows))
+    def take(self, rows: Positions, *, epoch: int = 0) -> LabeledRows:
+        """A copy of some rows, in the given order, with the numbers of an epoch."""
+        return self._each(self.encoded.take(rows, epoch=epoch), lambda array: _take(array, rows))
 
     def slice(self, start: int, stop: int) -> LabeledRows:
         """A copy of consecutive rows."""
         return self._each(self.encoded.slice(start, stop), lambda array: array[start:stop].copy())
 
     def _each(self, encoded: EncodedRows, change: Callable[[Any], Any]) -> LabeledRows:
-        others = (None if array is None else change(array) for array in (self.weights, self.groups))
+        others = (None if array is None else change(array) for array in (self.weights, self.groups, self.times))
         return LabeledRows(encoded, change(self.labels), *others)
 
 
@@ -95,7 +106,7 @@ def concatenate(parts: Sequence[LabeledRows]) -> LabeledRows:
     encoded = EncodedRows(
         join([part.encoded.categorical for part in parts]), join([part.encoded.numeric for part in parts]), tuple(bags)
     )
-    targets = zip(*((part.labels, part.weights, part.groups) for part in parts), strict=True)
+    targets = zip(*((part.labels, part.weights, part.groups, part.times) for part in parts), strict=True)
     return LabeledRows(encoded, *map(join, targets))
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "valid", "test")
 COMPACT_ROWS = 1_000_000
 Assign = Callable[["Chunk"], NDArray[np.uint8]]
+Divide = Callable[[NDArray[np.uint8], "Chunk"], NDArray[np.uint8]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,8 +138,11 @@ class SplitSettings:
         if self.method == "group" and column is not None:
             return _by_group(column, self.seed, borders)
         cuts = borders if self.method == "time" else borders[:1]
-        by_time = _by_position(table, cuts) if column is None else _by_time(table, column, cuts)
-        return by_time if self.method == "time" else lambda chunk: self._divide_later(by_time(chunk), chunk)
+        divide = (lambda splits, _: splits) if self.method == "time" else self._divide_later
+        if column is not None:
+            return ByTime(table, column, cuts, divide)
+        by_position = _by_position(table, cuts)
+        return lambda chunk: divide(by_position(chunk), chunk)
 
     def _with_valid(self, assign: Assign, present: set[int]) -> Assign:
         """The same, with valid rows drawn from the training rows where there are none."""
@@ -217,29 +221,36 @@ def _by_position(table: Table, borders: NDArray[np.float64]) -> Assign:
     return lambda chunk: np.searchsorted(firsts, _positions(chunk), side="right").astype(np.uint8)
 
 
-def _by_time(table: Table, column: str, borders: NDArray[np.float64]) -> Assign:
+class ByTime:
     """Cuts at the times where the running share of rows is nearest to the fractions."""
-    import polars as pl
 
-    counts = _time_counts(table, column)
-    as_number = counts.schema["time"] == pl.String and counts["time"].cast(pl.Float64, strict=False).is_not_null().all()
-    if as_number:
-        counts = _sum_rows([counts.with_columns(pl.col("time").cast(pl.Float64))])
-    counts = counts.sort("time")
-    _check_order(counts["time"], column)
-    reached = counts["rows"].cum_sum().to_numpy()
-    last = [int(np.abs(reached - border * reached[-1]).argmin()) for border in borders]
-    cuts = [counts["time"][position] for position in last]
+    def __init__(self, table: Table, column: str, borders: NDArray[np.float64], divide: Divide) -> None:
+        import polars as pl
 
-    def assign(chunk: Chunk) -> NDArray[np.uint8]:
-        times = _times(chunk.frame[column])
-        times = times.cast(pl.Float64) if as_number else times
-        splits = np.zeros(len(times), np.uint8)
-        for cut in cuts:
-            splits += (times > cut).to_numpy()
-        return splits
+        self._column, self._divide, counts = column, divide, _time_counts(table, column)
+        texts = counts.schema["time"] == pl.String
+        if texts and counts["time"].cast(pl.Float64, strict=False).is_not_null().all():
+            counts = _sum_rows([counts.with_columns(pl.col("time").cast(pl.Float64))])
+        counts = counts.sort("time")
+        self._times = counts["time"]
+        _check_order(self._times, column)
+        reached = counts["rows"].cum_sum().to_numpy()
+        self._last = [int(np.abs(reached - border * reached[-1]).argmin()) for border in borders]
 
-    return assign
+    def __call__(self, chunk: Chunk) -> NDArray[np.uint8]:
+        return self.splits(chunk, self.ranks(chunk))
+
+    def ranks(self, chunk: Chunk) -> NDArray[np.uint32]:
+        """The place of each row's time among all times of the table."""
+        times = _times(chunk.frame[self._column]).cast(self._times.dtype)
+        return self._times.search_sorted(times).to_numpy()
+
+    def splits(self, chunk: Chunk, ranks: NDArray[np.uint32]) -> NDArray[np.uint8]:
+        """The splits of rows whose times have these places."""
+        splits = np.zeros(len(ranks), np.uint8)
+        for last in self._last:
+            splits += ranks > last
+        return self._divide(splits, chunk)
 
 
 def _check_order(times: pl.Series, column: str) -> None:

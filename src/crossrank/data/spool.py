@@ -18,13 +18,14 @@ from crossrank.schema import Schema
 
 @dataclasses.dataclass(frozen=True)
 class SpooledChunk:
-    """A chunk whose features are coded, but not yet encoded, and each row's split, label, weight and group."""
+    """A chunk whose features are coded, but not yet encoded, and each row's split, label, weight, group and time."""
 
     coded: CodedRows
     splits: NDArray[np.uint8]
     labels: Floats
     weights: Floats | None
     groups: Ids | None
+    times: Ids | None = None
 
 
 class Spool:
@@ -38,7 +39,8 @@ class Spool:
         self._folder.mkdir(exist_ok=True)
         coded = chunk.coded
         bags = chain.from_iterable(coded.bags)
-        every = [chunk.splits, chunk.labels, *coded.codes, *bags, *coded.numbers, chunk.weights, chunk.groups]
+        every: list[Any] = [chunk.splits, chunk.labels, *coded.codes, *bags, *coded.numbers]
+        every += [chunk.weights, chunk.groups, chunk.times]
         arrays = [array for array in every if array is not None]
         with self._path(len(self._kinds)).open("wb") as file:
             for array in arrays:
@@ -60,7 +62,8 @@ class Spool:
         bags = [(next(arrays), next(arrays)) for _ in schema.multivalent]
         coded = CodedRows(len(splits), codes, bags, [next(arrays) for _ in schema.numeric])
         weights = next(arrays) if schema.weight else None
-        return SpooledChunk(coded, splits, labels, weights, next(arrays) if schema.group else None)
+        groups = next(arrays) if schema.group else None
+        return SpooledChunk(coded, splits, labels, weights, groups, next(arrays, None))
 
     def _path(self, number: int) -> Path:
         return self._folder / str(number)

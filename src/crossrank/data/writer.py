@@ -19,7 +19,7 @@ from crossrank.data.arrays import ArrayWriter
 from crossrank.data.dataset import FORMAT, FORMAT_VERSION, MANIFEST, is_dataset
 from crossrank.data.encoder import Encoder
 from crossrank.data.parallel import for_each
-from crossrank.data.rows import EncodedRows, LabeledRows
+from crossrank.data.rows import LabeledRows
 from crossrank.data.splits import SPLITS
 from crossrank.data.vocabulary import HashedVocabulary
 from crossrank.errors import DataError
@@ -70,18 +70,17 @@ class DatasetWriter:
         """Add rows to a split."""
         with writing(self.path, DataError):
             encoded = rows.encoded
-            arrays = self._of_split(split, encoded)
+            arrays = self._of_split(split, rows)
             named = {"categorical": encoded.categorical, "numeric": encoded.numeric, "labels": rows.labels}
-            named |= {
-                name: array for name, array in (("weights", rows.weights), ("groups", rows.groups)) if array is not None
-            }
+            more = {"weights": rows.weights, "groups": rows.groups, "times": rows.times, "orders": encoded.orders}
+            named |= {name: array for name, array in more.items() if array is not None}
             for_each(named, lambda name: arrays[name].append(named[name]), num_rows=len(rows))  # most of it is hashing
             for position, (ids, offsets) in enumerate(encoded.bags):
                 before = arrays[f"{position}.bag_ids"].num_rows
                 arrays[f"{position}.bag_offsets"].append(offsets[1:] + before)
                 arrays[f"{position}.bag_ids"].append(ids)
 
-    def _of_split(self, split: str, rows: EncodedRows) -> dict[str, ArrayWriter]:
+    def _of_split(self, split: str, rows: LabeledRows) -> dict[str, ArrayWriter]:
         """The arrays of a split, begun when its first rows come."""
         kinds = _array_kinds(self.schema, rows)
         if split not in self._splits:
@@ -132,11 +131,11 @@ class DatasetWriter:
             )
 
 
-def _array_kinds(schema: Schema, rows: EncodedRows) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _array_kinds(schema: Schema, rows: LabeledRows) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The arrays of a split: type, and shape of a row."""
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {
-        "categorical": ("<u4", rows.categorical.shape[1:]),
-        "numeric": ("<f4", rows.numeric.shape[1:]),
+        "categorical": ("<u4", rows.encoded.categorical.shape[1:]),
+        "numeric": ("<f4", rows.encoded.numeric.shape[1:]),
         "labels": ("<f4", ()),
     }
     for position in range(len(schema.multivalent)):
@@ -145,6 +144,10 @@ def _array_kinds(schema: Schema, rows: EncodedRows) -> dict[str, tuple[str, tupl
         kinds["weights"] = ("<f4", ())
     if schema.group:
         kinds["groups"] = ("<u4", ())
+    if rows.times is not None:
+        kinds["times"] = ("<u4", ())
+    if rows.encoded.orders is not None:
+        kinds["orders"] = ("<f4", rows.encoded.orders.shape[1:])
     return kinds
 
 

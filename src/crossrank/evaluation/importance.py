@@ -2,7 +2,7 @@
 
 - **importance** of a feature, here a column of the table: how much the criterion (log loss, or RMSE for a number) rises
   when its cells are shuffled among the rows, so that they no longer belong to them: the mean over a few shuffles. All
-  slots of x0 that are made of a column are shuffled together. Features that say
+  slots of x0 that are made of a column are shuffled together; a cross is a column of its own. Features that say
   the same share their importance, for each can stand in for the other.
 - **partial dependence**: the mean answer when all rows are given one and the same value of a feature, the others
   staying as they are.
@@ -85,7 +85,8 @@ def measure_importance(model: Model, rows: Split, encoder: Encoder) -> dict[str,
         ],
         "dependence": [
             _dependence(model, encoded, encoder, features[place], few, weights, kind)
-            for place in strongest[: TOP_FEATURES if model.num_outputs == 1 else 0]
+            for place in [place for place in strongest if features[place].kind != "cross"][:TOP_FEATURES]
+            if model.num_outputs == 1
         ],
     }
 
@@ -108,13 +109,14 @@ class _Change(NamedTuple):
 
 
 def _features(encoder: Encoder) -> Iterator[_Feature]:
-    places: dict[str, dict[str, list[int]]] = {column.name: {} for column in encoder.schema.encoded}
+    columns = [*encoder.schema.encoded, *encoder.schema.crosses]
+    places: dict[str, dict[str, list[int]]] = {column.name: {} for column in columns}
     counts = Counter[str]()
     for feature in encoder.features:
         start, width = counts[feature.kind], feature.width
         places[feature.column].setdefault(feature.kind, []).extend(range(start, start + width))
         counts[feature.kind] += width
-    for column in encoder.schema.encoded:
+    for column in columns:
         of_kind = places[column.name]
         ids, numbers = (np.array(of_kind.get(kind, []), np.int64) for kind in ("categorical", "numeric"))
         yield _Feature(column.name, column.kind, ids, numbers, next(iter(of_kind.get("multivalent", [])), None))

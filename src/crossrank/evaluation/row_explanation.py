@@ -112,7 +112,7 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
         logit,
         parts.base.item(),
         _sorted(
-            {"feature": slot.name, "value": values[slot.column], "contribution": value}
+            {"feature": slot.name, "value": _cell(run.encoder, values, slot.column), "contribution": value}
             for slot, value in zip(model.layout.slots, parts.alone.tolist(), strict=True)
         ),
         _sorted(
@@ -147,6 +147,13 @@ def is_smooth(model: Model) -> bool:
     return not deep and all(getattr(module, "is_smooth", True) for module in model.modules())
 
 
+def _cell(encoder: Encoder, row: Mapping[str, object], column: str) -> object:
+    """What a row has in a column; of a cross, in each of its columns."""
+    if column not in encoder.crosses:
+        return row[column]
+    return " x ".join(str(row[name]) for name in encoder.crosses[column].cross.of)
+
+
 @torch.no_grad()
 def average_row(model: Model, encoder: Encoder) -> Tensor:
     """The mean vector of each feature over the training values, and the mean of each number. Shape: (D,)."""
@@ -154,7 +161,8 @@ def average_row(model: Model, encoder: Encoder) -> Tensor:
     for i, slot in enumerate(model.layout.embedded):
         counts = torch.from_numpy(encoder.counts(slot.name)).to(model.embedding.weight)  # (v,)
         parts.append(counts / counts.sum().clamp_min(1) @ model.embedding.table(i))  # (e,)
-    return torch.cat([*parts, *(torch.from_numpy(slots.means()) for slots in encoder.numbers.values())])
+    numbers = [slots.means() for slots in encoder.numbers.values()] + [one.means() for one in encoder.crosses.values()]
+    return torch.cat([*parts, *map(torch.from_numpy, numbers)])
 
 
 def _by_taylor(model: Model, x0: Tensor, mean: Tensor, logit: float) -> _Parts | None:

@@ -17,10 +17,15 @@ DIGITS = 5  # below a column's usual size; float32 keeps six or seven
 
 def namer(encoder: Encoder, column: str) -> Callable[[Any], str]:
     """What tells the text of an id of an embedded feature; missing and unseen ones say so."""
-    special, vocabulary = (
-        {MISSING_ID: MISSING, UNSEEN_ID: "<unseen>"},
-        {**encoder.vocabularies, **encoder.values}[column],
-    )
+    special = {MISSING_ID: MISSING, UNSEEN_ID: "<unseen>"}
+    if column in encoder.crosses:
+        codes, names = encoder.crosses[column], {one.column: one.name for one in encoder.features[::-1]}
+        parts = [namer(encoder, names[part]) for part in codes.cross.of]
+        return lambda id_: (
+            special.get(int(id_))
+            or " x ".join(part(one) for part, one in zip(parts, codes.ids_of(int(id_)), strict=True))
+        )
+    vocabulary = {**encoder.vocabularies, **encoder.values}[column]
     return lambda id_: special.get(int(id_)) or str(vocabulary.text_of(int(id_)))
 
 

@@ -51,6 +51,28 @@ def _layout(run: Run) -> InputLayout:
     return parse_model_settings(run.config["model"]).layout(run.encoder.features)
 
 
+def promotion(run: Run) -> Markup:
+    """What a memory of pairs was expected to gain and gained, where the run was given any."""
+    found = run.report.get("promotion")
+    if not found:
+        return Markup()
+    rows = [
+        [
+            " x ".join(one["columns"]),
+            *(decimal(one[key], 5) for key in ("expected", "gain", "error")),
+            "kept" if one["pays"] else "dropped",
+        ]
+        for one in found["tried"]
+    ]
+    headers = ["pair", "expected gain", "gain", "standard error", ""]
+    lead = (
+        f"<p>A memory of pairs was added to the run {text(found['source'])}: what each pair was expected to take off "
+        f"the loss of a row, from the first epoch's answers, and what it took off that of the validation rows, over "
+        f"{found['seeds']} seeds with it and without.</p>"
+    )
+    return Markup("<h3>Promoted pairs</h3>" + lead + table(headers, rows, words=(0, 4)))
+
+
 def compression(run: Run) -> Markup:
     """What compressing the model did to it, where it was compressed."""
     found = run.report.get("compression")
@@ -185,7 +207,11 @@ def _dataset(run: Run) -> Markup:
     rows: list[list[Any]] = []
     train_rows = 0
     for feature in encoder.features:
-        if feature.kind == "numeric":
+        if feature.kind == "numeric" and feature.column in encoder.crosses:
+            known = encoder.crosses[feature.column]
+            total, missing, unseen = int(known.counts.sum()), 0, None
+            values = f"statistics of {known.num_cells:,} cells"
+        elif feature.kind == "numeric":
             seen = encoder.statistics[feature.column]
             total, missing, unseen = seen.count + seen.missing, seen.missing, None
             values = f"mean {amount(seen.mean, 3)}, deviation {amount(seen.deviation, 3)}"

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from crossrank.config import parse, setting
 from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
 from crossrank.schema.cells import DecimalMark, TableColumn
+from crossrank.schema.cross import Cross
 from crossrank.schema.dates import NUMBERS, Date
 
 FORMAT_VERSION = 1
@@ -100,9 +101,10 @@ class Numeric(TableColumn):
 
 
 Encoded: TypeAlias = Categorical | Multivalent | Numeric
-Column: TypeAlias = Encoded | Date
+TableFeature: TypeAlias = Encoded | Date
+Column: TypeAlias = TableFeature | Cross
 LabelKind: TypeAlias = Literal["binary", "real", "classes"]
-COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric, Date)}
+COLUMN_KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (Categorical, Multivalent, Numeric, Date, Cross)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,12 +173,26 @@ class Schema:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
-        if not self.features:
+        if not self.names:
             raise SchemaError("A schema needs at least one feature; got none.")
         made = [part.name for date in self.dates for part in _as_encoded(date)]
-        taken = [*self.names, *made, self.label.name, *([self.weight] if self.weight else [])]
-        again = {self.group, *(column.source for column in self.features)}
+        named = [column.name for column in self.features]
+        taken = [*named, *made, self.label.name, *([self.weight] if self.weight else [])]
+        again = {self.group, *(column.source for column in self.in_table)}
         taken += [name for name in (self.label.name, self.weight) if name is not None and name in again]
+        known = [column.name for column in self.encoded if isinstance(column, Categorical | Numeric)]
+        for cross in self.crosses:
+            if cross.statistics and self.label.kind == "classes":
+                raise SchemaError(
+                    f"Statistics, as of '{cross.name}', are of a binary label or a number; got several classes.",
+                    hint='Set "statistics": false.',
+                )
+            for name in cross.of:
+                if name not in known:
+                    raise SchemaError(
+                        f"A cross is of columns with one value in each row, {listing(known)}; got '{name}'.",
+                        hint=did_you_mean(name, known),
+                    )
         for name in taken:
             if taken.count(name) > 1:
                 raise SchemaError(
@@ -186,13 +202,18 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the feature columns."""
-        return tuple(column.name for column in self.features)
+        """The names of the features that are read from a table."""
+        return tuple(column.name for column in self.in_table)
+
+    @property
+    def in_table(self) -> tuple[TableFeature, ...]:
+        """The features that are read from a table: all but crosses."""
+        return tuple(column for column in self.features if not isinstance(column, Cross))
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The columns of the table that the features are read from, each once."""
-        return tuple(dict.fromkeys(column.input for column in self.features))
+        return tuple(dict.fromkeys(column.input for column in self.in_table))
 
     @property
     def dates(self) -> list[Date]:
@@ -215,13 +236,15 @@ class Schema:
     @cached_property
     def encoded(self) -> tuple[Encoded, ...]:
         """What is encoded, in the order of the features: a date is its parts."""
-        return tuple(chain.from_iterable(map(_as_encoded, self.features)))
+        return tuple(chain.from_iterable(map(_as_encoded, self.in_table)))
 
     def with_numeric(self, columns: Iterable[Numeric]) -> Schema:
         """The same with other numeric columns of the same names; of parts of dates, with their encodings."""
         new, features = {column.name: column for column in columns}, list[Column]()
         for column in self.features:
-            if isinstance(column, Date):
+            if isinstance(column, Cross):
+                features.append(column)
+            elif isinstance(column, Date):
                 numbers = {str(part): new[column.feature(part)].encoding for part in column.parts if part in NUMBERS}
                 features.append(dataclasses.replace(column, encodings=numbers))
             else:
@@ -229,13 +252,21 @@ class Schema:
         return dataclasses.replace(self, features=features)
 
     @cached_property
-    def derived(self) -> tuple[Column, ...]:
+    def derived(self) -> tuple[TableFeature, ...]:
         """The features that are not just a column of the table: parts of dates, another name, cells to blank out."""
         return tuple(
             column
-            for column in self.features
+            for column in self.in_table
             if isinstance(column, Date) or column.input != column.name or (column.missing and column.kind != "numeric")
         )
+
+    @property
+    def crosses(self) -> list[Cross]:
+        return [column for column in self.features if isinstance(column, Cross)]
+
+    def with_crosses(self, crosses: Sequence[Cross]) -> Schema:
+        """The same columns with these crosses in place of those it has."""
+        return dataclasses.replace(self, features=[*self.in_table, *crosses])
 
     @property
     def required(self) -> Iterator[str]:
@@ -308,7 +339,7 @@ class Schema:
         return draft_schema(table, label=label, split=split).warned().schema
 
 
-def _as_encoded(column: Column) -> Iterator[Encoded]:
+def _as_encoded(column: TableFeature) -> Iterator[Encoded]:
     """What the encoder makes of a column: one feature, or one for each part of a date."""
     if not isinstance(column, Date):
         yield column
@@ -339,10 +370,11 @@ def _is_finite(text: str) -> bool:
 
 
 def _column(values: Any) -> Column:
-    if not isinstance(values, Mapping) or values.get("kind") not in [*COLUMN_KINDS] or "name" not in values:
+    named = isinstance(values, Mapping) and (values.get("kind") == Cross.kind or "name" in values)
+    if not named or values.get("kind") not in [*COLUMN_KINDS]:
         raise SchemaError(f"Each feature needs a 'name' and a 'kind' out of {listing(COLUMN_KINDS)}; got {values!r}.")
     fields = {key: value for key, value in values.items() if key != "kind"}
-    return parse(COLUMN_KINDS[values["kind"]], fields, path=f"features.{values['name']}")
+    return parse(COLUMN_KINDS[values["kind"]], fields, path=f"features.{values.get('name', Cross.kind)}")
 
 
 def _check_vocabulary(column: Categorical | Multivalent) -> None:

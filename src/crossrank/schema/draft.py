@@ -23,7 +23,7 @@ from typing import Any
 
 from crossrank.errors import SchemaError, did_you_mean, listing
 from crossrank.schema.cells import plain_number
-from crossrank.schema.columns import Column, Label, Multivalent, Numeric, Schema
+from crossrank.schema.columns import Label, Multivalent, Numeric, Schema, TableFeature
 from crossrank.schema.dates import DAY, Date, TimeRange, readable_times
 from crossrank.schema.infer import (
     WRITTEN_NUMBER,
@@ -54,7 +54,7 @@ class Draft:
         notes: what a person should check.
     """
 
-    features: list[Column]
+    features: list[TableFeature]
     left_out: Mapping[str, str]
     notes: list[str]
     label: Label | None = None
@@ -86,7 +86,7 @@ class Draft:
         return self
 
 
-def details(column: Column) -> list[str]:
+def details(column: TableFeature) -> list[str]:
     """What a person should know of a drafted column besides its kind."""
     found = []
     if isinstance(column, Date):
@@ -96,7 +96,7 @@ def details(column: Column) -> list[str]:
     return [*found, *([f"missing: {listing(column.missing)}"] if column.missing else [])]
 
 
-def reason(column: Column, cells: Iterable[Any]) -> str:
+def reason(column: TableFeature, cells: Iterable[Any]) -> str:
     """Why a column was drafted as it was, from its first cells."""
     values = [cell for cell in cells if cell is not None and not (isinstance(cell, str) and is_marker(cell))]
     more = details(column)
@@ -175,7 +175,7 @@ def _features(columns: Mapping[str, list[Any]], table: Any) -> Draft:
     return Draft(features=features, left_out=left_out, notes=[note for note in notes if note])
 
 
-def _in_range(date: Date, values: Any) -> Column | str:
+def _in_range(date: Date, values: Any) -> TableFeature | str:
     """The parts that all rows support: those of a table in order of time differ from its first ones."""
     distinct = values.unique() if hasattr(values, "unique") else values
     return TimeRange().add(readable_times(distinct, date)).decide(date)

@@ -30,7 +30,7 @@ from typing import Any
 
 from crossrank.errors import SchemaError, listing
 from crossrank.schema import cells as written
-from crossrank.schema.columns import Categorical, Column, Multivalent, Numeric
+from crossrank.schema.columns import Categorical, Multivalent, Numeric, TableFeature
 from crossrank.schema.dates import PER_UNIT, WRITTEN, Date, TimeRange, formats_of, looks_like_a_date, readable_times
 
 MAX_ROWS = 10_000
@@ -85,7 +85,7 @@ def _cell(value: Any) -> Any:
     return None if value == "" or (isinstance(value, float) and math.isnan(value)) else value
 
 
-def draft_column(name: str, cells: list[Any]) -> Column | str:
+def draft_column(name: str, cells: list[Any]) -> TableFeature | str:
     """The column's meaning, or why it should be left out."""
     values = [cell for cell in cells if cell is not None]
     if all(cell == cells[0] for cell in cells):
@@ -120,7 +120,7 @@ def draft_column(name: str, cells: list[Any]) -> Column | str:
     return _categorical(name, Counter(values), missing=clear)
 
 
-def _draft_date(name: str, values: list[Any], missing: tuple[str, ...]) -> Column | str:
+def _draft_date(name: str, values: list[Any], missing: tuple[str, ...]) -> TableFeature | str:
     """The same of a column of dates and times."""
     texts = list({value.strip() for value in values if isinstance(value, str)})
     if not texts:
@@ -131,13 +131,13 @@ def _draft_date(name: str, values: list[Any], missing: tuple[str, ...]) -> Colum
     return _date(name, forms[0], values, missing) if forms else "dates that are not all written in one known way"
 
 
-def _date(name: str, form: str, values: list[Any], missing: tuple[str, ...]) -> Column | str:
+def _date(name: str, form: str, values: list[Any], missing: tuple[str, ...]) -> TableFeature | str:
     date = Date(name=name, format=form, missing=missing)
     times = list(readable_times(values, date))
     return TimeRange().add(times).decide(date) if times else "times of day or durations"
 
 
-def date_note(name: str, cells: list[Any], draft: Column | str) -> str:
+def date_note(name: str, cells: list[Any], draft: TableFeature | str) -> str:
     """What to ask of a column of dates whose day and month cannot be told apart; else nothing."""
     if draft != AMBIGUOUS:
         return ""
@@ -160,14 +160,14 @@ def decimal_of(texts: list[str]) -> written.DecimalMark | None:
     return next(iter(fitting), None)
 
 
-def _draft_lists(name: str, lists: list[list[Any]]) -> Column | str:
+def _draft_lists(name: str, lists: list[list[Any]]) -> TableFeature | str:
     pieces = [_cell(piece) for piece in chain.from_iterable(lists)]
     if any(isinstance(piece, list | dict) or (isinstance(piece, float) and not piece.is_integer()) for piece in pieces):
         return "vectors or structs"
     return Multivalent(name=name, min_count=_min_count(Counter(pieces)))
 
 
-def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: list[float]) -> Column | str:
+def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: list[float]) -> TableFeature | str:
     """The same of a column of numbers: all its values, those that are no markers, and the finite numbers."""
     words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
     counts = Counter(present)
@@ -189,7 +189,7 @@ def few(distinct: int, rows: int) -> bool:
     return distinct <= max(2, min(MAX_CODES, rows // 4))
 
 
-def number_note(name: str, cells: list[Any], draft: Column | str) -> str:
+def number_note(name: str, cells: list[Any], draft: TableFeature | str) -> str:
     """What to say of a column of text most of whose cells look like numbers, though it was not drafted so; or nothing.
 
     >>> number_note("age", ["31", "unknown", "40.5", "29"], Categorical(name="age"))[:69]
@@ -226,7 +226,7 @@ def _are_amounts(name: str, texts: list[str]) -> bool:
     return isinstance(_draft_numbers(name, texts, texts, numbers_of(texts)), Numeric)
 
 
-def _categorical(name: str, counts: Counter[Any], *, missing: tuple[str, ...] = ()) -> Column | str:
+def _categorical(name: str, counts: Counter[Any], *, missing: tuple[str, ...] = ()) -> TableFeature | str:
     if len(counts) == counts.total() >= ENOUGH_ROWS:
         return "never repeats"
     return Categorical(name=name, min_count=_min_count(counts), missing=missing)

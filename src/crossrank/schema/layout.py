@@ -22,7 +22,8 @@ KINDS: tuple[Kind, ...] = ("categorical", "multivalent", "numeric")
 class Feature:
     """A feature after encoding: a table of ``vocab_size`` rows, or, where it is numeric, ``width`` numbers.
 
-    ``column`` is the column of the schema that it is made of: the one of its own name, if not given.
+    ``column`` is the column of the schema that it is made of: the one of its own name, if not given. ``embedding_dim``
+    is the width of its vectors where it has one of its own, whatever a model gives to others.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Feature:
     vocab_size: int = 0
     width: int = 1
     column: str = ""
+    embedding_dim: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "column", self.column or self.name)
@@ -94,13 +96,15 @@ class InputLayout:
             if name not in names:
                 hint = did_you_mean(name, names)
                 raise ConfigError(f"Widths can be given to {listing(names)}; got '{name}'.", hint=hint)
+        own = {feature.name: feature.embedding_dim for feature in embedded if feature.embedding_dim is not None}
+        embedded = [feature for feature in embedded if feature.name not in own]
         rule = [6 * feature.vocab_size**0.25 for feature in embedded]
         if embedding_dim == "rule":
             widths = {feature.name: round(width) for feature, width in zip(embedded, rule, strict=True)}
         else:
             fixed = round(sum(rule) / max(len(rule), 1)) if embedding_dim == "average" else embedding_dim
             widths = dict.fromkeys((feature.name for feature in embedded), fixed)
-        widths |= given
+        widths |= {**own, **given}
         for name, width in widths.items():
             if width < 1:
                 raise ConfigError(f"An embedding width must be at least 1; got {width} for '{name}'.")

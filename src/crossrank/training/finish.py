@@ -32,6 +32,10 @@ def seeded_model(config: Config, dataset: EncodedDataset, seed: int) -> Model:
     model = build_model(config.model, dataset.features, num_outputs=dataset.schema.label.num_outputs)
     start_at_mean(model, dataset)
     correct_prior(model, dataset, config.training)
+    with torch.no_grad():  # a cell says nothing until it is learned
+        for i, slot in enumerate(model.layout.embedded):
+            for table in model.tables() if slot.name in dataset.encoder.crosses else ():
+                table.table(i).zero_()
     return model
 
 

@@ -78,6 +78,7 @@ class ResidentRows:
     def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
         pieces = self._pieces(epoch)
         self._pieces(epoch + 1)
+        take_turn(self.source, self.split, epoch)
         self.pieces.pop(epoch - 1, None)
         self.start.fill_(start_batch * self.batch_size)
         sent = start_batch * self.batch_size // PIECE_ROWS
@@ -167,6 +168,7 @@ class ManyOrders:
         self.order.copy_(self._orders(epoch).result(), non_blocking=True)
         self.made.pop(epoch, None)
         self._orders(epoch + 1)
+        take_turn(self.source, self.split, epoch)
         self.start.fill_(start_batch * self.batch_size)
         for first in range(start_batch * self.batch_size, len(self.split), self.batch_size):
             yield Step(min(self.batch_size, len(self.split) - first))
@@ -189,6 +191,15 @@ class ManyOrders:
 
     def close(self) -> None:
         self.worker.shutdown(wait=False, cancel_futures=True)
+
+
+def take_turn(source: Taken, split: Split, epoch: int) -> None:
+    """Give rows on a device the numbers of an epoch, where they are others in each, in the memory they have."""
+    orders = split.rows.encoded.orders
+    if orders is not None:
+        width, other = orders.shape[2], split.rows.encoded.numbers_in(epoch)
+        numbers = split.numeric[:, -width:] if other is None else other
+        source.numeric[:, -width:].copy_(torch.from_numpy(np.array(numbers)))
 
 
 def fill(buffers: Taken, batch: Batch) -> None:
