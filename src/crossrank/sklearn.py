@@ -19,11 +19,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import tempfile
 import warnings
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
@@ -34,7 +31,7 @@ from crossrank.data.table import open_table
 from crossrank.errors import MissingExtraError
 from crossrank.evaluation.classes import log_softmax
 from crossrank.evaluation.metrics import sigmoid
-from crossrank.runs import Run
+from crossrank.runs.packing import pack, temporary, unpack
 from crossrank.schema import Column, Label, LabelKind, Numeric, Schema
 from crossrank.schema.draft import draft_features
 from crossrank.training import train
@@ -130,7 +127,7 @@ class _Estimator(BaseEstimator):
         schema = Schema(rows.features, meaning, weight=weight if weight in added else None)
         table = rows.frame.with_columns(**added)[np.random.default_rng(seed).permutation(len(target))]
         how: dict[str, Any] = {"config": self._config(len(target)), "schema": schema, "seed": seed}
-        self.run_ = _temporary(lambda folder: train(table, into=folder, test=False, progress=False, **how))
+        self.run_ = temporary(lambda folder: train(table, into=folder, test=False, progress=False, **how))
         trained = self.run_.report["training"]
         if kind == "real" and "warning" in trained:  # classes are often judged by more than their probabilities
             warnings.warn(trained["warning"], stacklevel=3)
@@ -168,13 +165,13 @@ class _Estimator(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if "run_" in state:
-            state["run_"] = _pack(self.run_.path)
+            state["run_"] = pack(self.run_.path)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "run_" in state:
-            self.run_ = _temporary(lambda folder: _unpack(state["run_"], folder))
+            self.run_ = temporary(lambda folder: unpack(state["run_"], folder))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -297,28 +294,3 @@ def _unlike(names: Sequence[str], name: str) -> str:
     while name in names:
         name += "_"
     return name
-
-
-def _temporary(make: Callable[[Path], Run]) -> Run:
-    """A run in a folder that goes with it."""
-    folder = Path(tempfile.mkdtemp(prefix="crossrank-"))
-    try:
-        run = make(folder / "run")
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
-    run.model.double()  # in float32 the last digits of a row's answer depend on how many rows stand beside it
-    return run
-
-
-def _pack(folder: Path) -> dict[str, bytes]:
-    """Every file of a run folder."""
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def _unpack(files: Mapping[str, bytes], folder: Path) -> Run:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return Run.open(folder)

@@ -1,4 +1,4 @@
-"""Commands that make and use runs."""
+"""Commands that make runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from crossrank.cli.app import (
     ConfigFile,
     Encoding,
     Json,
-    OnBadLine,
     OnBadRow,
     Overwrite,
-    RunFolder,
     SchemaFile,
     Separator,
     Sets,
     app,
     interruptible,
-    number,
     out,
     same_command,
     say,
@@ -29,7 +26,8 @@ from crossrank.cli.app import (
     talk,
 )
 from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
-from crossrank.errors import ConfigError, listing
+from crossrank.cli.scoring import refuse, say_skipped, show_metrics
+from crossrank.errors import listing
 
 Tracked = Literal["tensorboard", "mlflow"]
 STILL_IMPROVING = (
@@ -100,7 +98,7 @@ def prepare(
         given = {
             "schema": schema, "label": label, "positive": positive, "separator": separator, "encoding": encoding
         }  # fmt: skip
-        _refuse(f"--source {source}, which says so itself", **given, **divided)
+        refuse(f"--source {source}, which says so itself", **given, **divided)
         from crossrank.data.sources import open_source
 
         table, meaning, usual = open_source(source, sources or [], on_error=on_error)
@@ -111,7 +109,7 @@ def prepare(
     split = say_split(split, table, meaning)
     dataset = prepare_dataset(table, meaning, into, split=split, on_error=on_error, overwrite=overwrite)
     rows = dataset.num_rows
-    _say_skipped(table)
+    say_skipped(table)
     _say_encodings(meaning, dataset.schema)
     for name, share in zip(SPLITS, split.fractions, strict=False):
         if share and name not in rows and not split.may_lack_test:
@@ -166,18 +164,18 @@ def train(
         given = {
             "schema": schema, "label": label, "positive": positive, "separator": separator, "encoding": encoding
         }  # fmt: skip
-        _refuse("a prepared dataset, which has its schema", **given)
+        refuse("a prepared dataset, which has its schema", **given)
     else:
         meaning = _schema(opened, schema, label, positive, split=split)
         say_split(split, opened, meaning)
     if tune is not None:
-        _refuse("--resume, which goes on with the settings it had", tune=tune if resume else None)
+        refuse("--resume, which goes on with the settings it had", tune=tune if resume else None)
         from crossrank.experiments.budget import find_settings
 
         settings = find_settings(opened, minutes=tune, config=settings, schema=meaning, seed=seed, say=say)
     options: dict[str, Any] = {"config": settings, "schema": meaning, "overwrite": overwrite, "track": track}
     if seeds > 1:
-        _refuse(f"--seeds {seeds}, which trains the seeds 0 to {seeds - 1}", seed=seed or None, profile=profile or None)
+        refuse(f"--seeds {seeds}, which trains the seeds 0 to {seeds - 1}", seed=seed or None, profile=profile or None)
         with interruptible(lambda: f"the same command goes on with it: {same_command()}"):
             summary = train_seeds(opened, into=into, seeds=seeds, **options)
         _show_spread(summary, as_json)
@@ -192,7 +190,7 @@ def train(
             _say_encodings(meaning, run.schema)
         if clock:
             _show_profile(clock.rows())
-        _show_metrics(run.report["test" if "test" in run.report else "valid"], as_json)
+        show_metrics(run.report["test" if "test" in run.report else "valid"], as_json)
         if "test" not in run.report:
             say("note: there are no test rows; these are the validation rows, which also chose the weights")
         if "warning" in run.report["training"]:
@@ -201,81 +199,6 @@ def train(
             say(f"note: the training {STILL_IMPROVING}")
         _report(into)
     say(f"run folder: {into}")
-
-
-@app.command(epilog="Example: crossrank evaluate runs/first later.csv --json")
-def evaluate(
-    run: RunFolder,
-    data: Annotated[
-        Path | None, typer.Argument(help="A dataset or a table; left out, the stored test metrics.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Which rows of a dataset: train, valid or test; left out, test.")
-    ] = None,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    on_error: OnBadLine = "raise",
-    as_json: Json = False,
-) -> None:
-    """Measure a trained model."""
-    from crossrank.data import EncodedDataset, open_data
-    from crossrank.evaluation.evaluate import evaluate_with_intervals as measure
-    from crossrank.runs import Run
-
-    opened = Run.open(run)
-    if data is None:
-        _show_metrics(_stored(opened, split or "test"), as_json)
-        return
-    table = open_data(data, separator=separator, encoding=encoding, on_error=on_error)
-    if isinstance(table, EncodedDataset):
-        _show_metrics(measure(opened, table, split=split or "test"), as_json)
-        return
-    _refuse("a table, of which all rows are measured", split=split)
-    metrics = measure(opened, table)
-    _say_skipped(table)
-    _show_metrics(metrics, as_json)
-    rows = opened.info.get("rows", {})
-    if metrics["rows"] == sum(rows.values()):
-        say(
-            f"note: if this is the table that {run} was trained on, it learned {rows['train']:,} of these "
-            f"{metrics['rows']:,} rows; its test rows alone: crossrank evaluate {run}"
-        )
-
-
-@app.command(epilog="Example: crossrank predict runs/first today.parquet --into scored.parquet")
-def predict(
-    run: RunFolder,
-    table: Annotated[Path, typer.Argument(help="Raw rows (csv, tsv, parquet); the label is not needed.")],
-    into: Annotated[Path, typer.Option(help="The table to write: csv, tsv or parquet, by its suffix.")],
-    column: Annotated[
-        str | None, typer.Option(help="The new column's name; left out, probability, or prediction of a number.")
-    ] = None,
-    separator: Separator = None,
-    encoding: Encoding = None,
-    on_error: OnBadLine = "raise",
-    overwrite: Overwrite = False,
-) -> None:
-    """Write a table again with the model's answer for each row."""
-    from crossrank.data.table import open_table
-    from crossrank.runs import Run
-    from crossrank.serving.tables import predict_table
-
-    opened, rows = Run.open(run), open_table(table, separator=separator, encoding=encoding, on_error=on_error)
-    count = predict_table(opened, rows, into, column=column, overwrite=overwrite)
-    _say_skipped(rows)
-    say(f"{count:,} rows: {into}")
-
-
-def _refuse(where: str, **given: Any) -> None:
-    """Refuse options that would be ignored."""
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"--{name} does not go with {where}; got '{value}'.", hint=f"Leave --{name} out.")
-
-
-def _say_skipped(table: Any) -> None:
-    for reason, count in table.skipped.items():
-        say(f"left out {count:,} rows: {reason}")
 
 
 def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
@@ -315,7 +238,7 @@ def _schema(table: Any, schema: Path | None, label: str | None, positive: str | 
 
     head = table.head()
     if schema is not None:
-        _refuse("--schema, whose label has its classes", positive=positive)
+        refuse("--schema, whose label has its classes", positive=positive)
         meaning = Schema.load(schema)
     else:
         draft = draft_table(table, label=label, positive=positive, split=split.names_column)
@@ -328,31 +251,6 @@ def _schema(table: Any, schema: Path | None, label: str | None, positive: str | 
     for warning in column_warnings(head, meaning):
         say(f"warning: {warning}")
     return meaning
-
-
-def _stored(run: Any, split: str) -> dict[str, Any]:
-    """The metrics that training measured, with their intervals where it kept them."""
-    from crossrank.errors import RunError, listing
-
-    kept = [name for name in ("valid", "test") if name in run.report]
-    if split not in kept:
-        hint = "Give the dataset it was trained on."
-        raise RunError(f"A run keeps the metrics of {listing(kept)}; got '{split}'.", hint=hint)
-    known = run.curves.get("intervals") if run.curves.get("split") == split else None
-    return {**run.report[split], **({"intervals": known} if known else {})}
-
-
-def _show_metrics(metrics: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(metrics))
-        return
-    intervals = metrics.get("intervals", {})
-    table = table_of("metric", "value", *(["95% interval"] if intervals else []), title="")
-    for name, value in metrics.items():
-        if name != "intervals":
-            ends = " to ".join(map(number, intervals.get(name, [])))
-            table.add_row(name, number(value), *([ends] if intervals else []))
-    out.print(table)
 
 
 def _show_profile(rows: list[tuple[str, str, float, float]]) -> None:

@@ -29,7 +29,8 @@ from crossrank.data.encoder import check_columns
 from crossrank.data.text import splitmix64, stable_hashes, text_of_series
 from crossrank.errors import ConfigError, DataError, SchemaError, listing
 from crossrank.schema import Schema
-from crossrank.schema.infer import SPLIT_NAMES, YEAR_LAST, find_split, split_of
+from crossrank.schema.infer import YEAR_LAST
+from crossrank.schema.split_names import SPLIT_NAMES, find_split, split_of
 
 if TYPE_CHECKING:
     import polars as pl

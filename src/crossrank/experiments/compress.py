@@ -26,6 +26,7 @@ from crossrank.evaluation.crosses import sample, trace
 from crossrank.evaluation.evaluate import evaluate_split, score_split
 from crossrank.evaluation.findings import write_findings
 from crossrank.evaluation.intervals import mean_and_error
+from crossrank.evaluation.missed import row_losses
 from crossrank.evaluation.spectrum import Usage, energy_rank, low_rank_factors, usage
 from crossrank.experiments.latency import BATCHES, measure_latency
 from crossrank.files import fresh_partial, publish, writing
@@ -35,6 +36,7 @@ from crossrank.nn import CrossLayer, LowRankCrossLayer
 from crossrank.nn.cross_base import label_of
 from crossrank.runs import Run, write_run
 from crossrank.runs.lifecycle import is_run
+from crossrank.schema import LabelKind
 from crossrank.training import TrainingSettings
 from crossrank.training.checkpoint import Position
 from crossrank.training.finish import count_parameters
@@ -204,12 +206,9 @@ def _candidates(largest: int) -> list[int]:
     return [*(rank for rank in steps if rank < largest), largest]
 
 
-def _losses(model: Model, rows: Split, kind: str) -> Floats:
+def _losses(model: Model, rows: Split, kind: LabelKind) -> Floats:
     """The loss of each row. Shape: (N,)."""
-    logits = score_split(model, rows).astype(np.float64)
-    labels = np.asarray(rows.labels, np.float64)
-    losses: Floats = np.logaddexp(0, (1 - 2 * labels) * logits) if kind == "binary" else (logits - labels) ** 2
-    return losses
+    return row_losses(score_split(model, rows).astype(np.float64), np.asarray(rows.labels, np.float64), kind)
 
 
 def _narrowed_config(run: Run, rank: int) -> dict[str, Any]:

@@ -30,12 +30,12 @@ from crossrank.schema.infer import (
     date_note,
     draft_column,
     few,
-    find_split,
     is_marker,
     number_note,
     numbers_of,
     read_columns,
 )
+from crossrank.schema.split_names import find_split
 
 LABEL_NAMES = ("label", "click", "clicked", "is_click", "target", "y")
 WEIGHT_NAMES = ("sample_weight", "weight")

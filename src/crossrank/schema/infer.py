@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from itertools import chain, islice
@@ -43,9 +43,6 @@ TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "at"}
 # What people write for what is missing, in any case: among texts, and among numbers and dates
 CLEAR_MARKERS = {"?", "n/a", "#n/a", "nan", "null", "<null>", "(null)", "\\n"}
 MARKERS = CLEAR_MARKERS | {"na", "n.a.", "none", "nil", "nat", "-", "--", "unknown", "missing"}
-SPLIT_NAMES = {
-    "train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1, "dev": 1, "test": 2, "testing": 2
-}  # fmt: skip
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 PADDED = re.compile(r"0\d+", re.ASCII)  # 007, a code and not a number
@@ -296,18 +293,3 @@ def _separator(texts: list[str]) -> str | None:
         if pieces.total() / max(len(pieces), 1) >= 1.5 * len(texts) / len(set(texts)):
             return separator
     return None
-
-
-def split_of(text: Any) -> int | None:
-    """Which split a cell names, whatever its case: 0 train, 1 valid, 2 test; None where it names none."""
-    return SPLIT_NAMES.get(text.strip().lower()) if isinstance(text, str) else None
-
-
-def find_split(columns: Mapping[str, Iterable[Any]]) -> str | None:
-    """The column called split, if all its cells name a split.
-
-    >>> find_split({"split": ["train", "Test"], "age": [31, 40]})
-    'split'
-    """
-    named = (name for name in columns if name.lower() == "split")
-    return next((name for name in named if all(split_of(cell) is not None for cell in columns[name])), None)
