@@ -14,11 +14,13 @@ from typing import Annotated, Any
 import typer
 
 import crossrank
-from crossrank.cli import experiments, explaining, models, schemas, scoring, tables, training
+from crossrank.cli import experiments, explaining, exporting, models, schemas, scoring, tables, training
 from crossrank.cli.app import app, bench_commands, data_commands, say, talk
 from crossrank.errors import CrossRankError
 
-__all__ = ["app", "experiments", "explaining", "main", "models", "schemas", "scoring", "tables", "training"]
+__all__ = [
+    "app", "experiments", "explaining", "exporting", "main", "models", "schemas", "scoring", "tables", "training"
+]  # fmt: skip
 
 # As a newcomer meets them
 ORDER = [
@@ -28,6 +30,7 @@ ORDER = [
     "train",
     "evaluate",
     "predict",
+    "export",
     "explain",
     "report",
     "compress",
