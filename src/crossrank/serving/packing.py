@@ -59,7 +59,7 @@ def to_int8(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def packed(model: Model, precision: Precision) -> Model:
-    """A model that shares its weights with the given one, its tables packed; layers of somebody's own are left alone."""
+    """A model that shares its weights with the given one, its tables packed; layers of one's own are left alone."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     model = copy.deepcopy(model, shared)
     for module in [*model.modules()]:
