@@ -84,7 +84,8 @@ def export(
 def _check_place(into: Path, overwrite: bool) -> None:
     if into.exists() and not overwrite:
         raise BundleError(
-            f"The bundle {into} must not exist yet; it does.", hint="Choose another name, or overwrite it."
+            f"The bundle {into} must not exist yet; it does.",
+            hint="Choose another name, or pass --overwrite to replace it.",
         )
     if into.exists() and not is_bundle(into):
         raise BundleError(f"{into} is not a bundle, so it will not be replaced.", hint="Choose another name.")
