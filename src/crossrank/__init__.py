@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from crossrank.experiments.promote import promote
     from crossrank.runs import Run
     from crossrank.schema import Schema
+    from crossrank.serving.ranker import Ranker
     from crossrank.training.train import train
 
 __version__ = "0.1.0"
-__all__ = ["EncodedDataset", "Encoder", "Run", "Schema", "evaluate", "explain", "promote", "train"]
+__all__ = ["EncodedDataset", "Encoder", "Ranker", "Run", "Schema", "evaluate", "explain", "promote", "train"]
 
 _ROOMS = {
     "EncodedDataset": "data",
     "Encoder": "data",
+    "Ranker": "serving.ranker",
     "Run": "runs",
     "Schema": "schema",
     "evaluate": "evaluation",

@@ -219,7 +219,8 @@ class MixtureCrossLayer(BaseCrossLayer):
         """[G_1 h_1; …; G_K h_K; Σ_k G_k]: a gate is one number for each expert, so one product goes back with all."""
         width = self.num_experts * self.rank
         gates = self._weigh(projected[..., width:])  # (..., K)
-        hidden = projected[..., :width].unflatten(-1, (self.num_experts, self.rank))  # (..., K, R)
+        shape = (*projected.shape[:-1], self.num_experts, self.rank)
+        hidden = projected[..., :width].reshape(shape)  # (..., K, R)
         if self.middle is not None:
             hidden = self.activation(hidden)
             hidden = self.activation(torch.einsum("...kr,ksr->...ks", hidden, self.middle))

@@ -67,7 +67,7 @@ class Split:
 
     def logits(self, request: list[Any], items: Tensor) -> Tensor:
         """A request and the rows of items, (N, Σ widths) -> (N,)"""
-        v, *parts = items.split(self.widths, dim=1)
+        v, *parts = torch.split(items, self.widths, dim=1)
         logits = self.bias.expand(len(items))
         for term, state, known in zip(self.terms, request, parts, strict=True):
             logits = logits + term.logits(state, v, known)
@@ -158,7 +158,8 @@ class Crossed:
     def crossed(self, request: _Request, v: Tensor, q: Tensor, num_layers: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """x0, x_l after some layers, (N, D) each, and what the next layer reads of x_l where that is known."""
         x0 = self.sides.joined(request.c, v)
-        xl, read = x0, q + request.projected
+        xl = x0
+        read: Tensor | None = q + request.projected
         for number, layer in enumerate(self.layers[:num_layers]):
             read = layer.project(xl) if read is None else read
             crossed = layer.spread(layer.mix(read))
@@ -179,13 +180,15 @@ class Crossed:
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         last, head = self.layers[-1], self.head
-        q, pulled = known.split([len(request.projected), len(request.pulled)], dim=1)
+        assert head is not None  # a network below a deep one has no logits
+        q, pulled = torch.split(known, [len(request.projected), len(request.pulled)], dim=1)
         x0, xl, read = self.crossed(request, v, q, len(self.layers) - 1)
+        reached = xl
         if not last.is_affine:
             reached = last.mix(last.project(xl) if read is None else read)  # (N, M)
-        else:
-            reached = xl
-        logits = ((pulled + request.pulled) * reached).sum(dim=1) + x0 @ (head * self.bias)
+        logits: Tensor = ((pulled + request.pulled) * reached).sum(dim=1) + x0 @ (
+            head * self.bias
+        )
         return logits + xl @ head if last.residual else logits
 
 
@@ -203,7 +206,8 @@ class Stacked:
         return [one.request(c) for one in self.networks]
 
     def logits(self, request: list[_Request], v: Tensor, known: Tensor) -> Tensor:
-        parts = known.split([len(one.projected) for one in request], dim=1)
+        parts = torch.split(known, [len(one.projected) for one in request], dim=1)
         each = zip(self.networks, request, parts, strict=True)
         crossed = [one.crossed(state, v, q, len(one.layers))[1] for one, state, q in each]
-        return self.deep(torch.cat(crossed, dim=1)) @ self.head
+        hidden: Tensor = self.deep(torch.cat(crossed, dim=1))
+        return hidden @ self.head
