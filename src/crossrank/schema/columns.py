@@ -205,12 +205,12 @@ class Schema:
         """The names of the features that are read from a table."""
         return tuple(column.name for column in self.in_table)
 
-    @property
+    @cached_property
     def in_table(self) -> tuple[TableFeature, ...]:
         """The features that are read from a table: all but crosses."""
         return tuple(column for column in self.features if not isinstance(column, Cross))
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The columns of the table that the features are read from, each once."""
         return tuple(dict.fromkeys(column.input for column in self.in_table))
