@@ -34,9 +34,11 @@ def bind(host: str, port: int) -> socket.socket:
     host = host.strip("[]")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        with contextlib.ExitStack() as opened:
+            bound = opened.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            opened.pop_all()
     except OSError as error:
         raise ConfigError(
             f"The address {host}, port {port} must be free and this machine's; {error.strerror or error}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -87,6 +88,9 @@ def work(settings: ServeSettings, bound: socket.socket, told: Connection) -> Non
     except CrossRankError as error:
         told.send(("failed", error.message, error.hint))
         return
+    gc.collect()
+    gc.freeze()  # what is loaded stays; looking through it again and again would cost each request
+    gc.set_threshold(10_000)
     app = App(settings, model, shadow=shadow, tell_others=lambda: os.kill(os.getppid(), signal.SIGHUP))
     config = uvicorn.Config(
         app,
