@@ -21,18 +21,22 @@ if TYPE_CHECKING:
     from crossrank.experiments.promote import promote
     from crossrank.runs import Run
     from crossrank.schema import Schema
+    from crossrank.serving.export import export
+    from crossrank.serving.scorer import Scorer
     from crossrank.training.train import train
 
 __version__ = "0.1.0"
-__all__ = ["EncodedDataset", "Encoder", "Run", "Schema", "evaluate", "explain", "promote", "train"]
+__all__ = ["EncodedDataset", "Encoder", "Run", "Schema", "Scorer", "evaluate", "explain", "export", "promote", "train"]
 
 _ROOMS = {
     "EncodedDataset": "data",
     "Encoder": "data",
     "Run": "runs",
     "Schema": "schema",
+    "Scorer": "serving.scorer",
     "evaluate": "evaluation",
     "explain": "evaluation",
+    "export": "serving.export",
     "promote": "experiments.promote",
     "train": "training",
 }

@@ -43,6 +43,10 @@ class RunError(CrossRankError):
     """A run folder is missing, incomplete, from another format version, or in the way."""
 
 
+class BundleError(CrossRankError):
+    """An exported model is missing, damaged or in the way, or does not answer as its run does."""
+
+
 class MissingExtraError(CrossRankError):
     """An optional package is needed and not installed."""
 

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import typer
 
 import crossrank
-from crossrank.cli import experiments, explaining, models, schemas, serving, tables, training
+from crossrank.cli import experiments, explaining, exporting, models, schemas, serving, tables, training
 from crossrank.cli.app import app, bench_commands, data_commands, say, talk
 from crossrank.errors import CrossRankError
 
-__all__ = ["app", "experiments", "explaining", "main", "models", "schemas", "serving", "tables", "training"]
+__all__ = ["app", "experiments", "explaining", "exporting", "main", "models", "schemas", "serving", "tables", "training"]
 
 # As a newcomer meets them
 ORDER = [
@@ -28,6 +28,7 @@ ORDER = [
     "train",
     "evaluate",
     "predict",
+    "export",
     "explain",
     "report",
     "compress",

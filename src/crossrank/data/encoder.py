@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from crossrank.data.cell_codes import CellCodes
 from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.derived import rows_with_derived, with_derived
-from crossrank.data.number_codes import NumberSlots, NumberVocabulary
+from crossrank.data.number_codes import NumberFloats, NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of, side_by_side
-from crossrank.data.scaling import NumericStatistics, Scaling, log_shifts, take_logs
+from crossrank.data.scaling import NumericStatistics, Scaling, take_logs
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
 from crossrank.errors import DataError, SchemaError, did_you_mean, listing
@@ -151,8 +151,10 @@ class Encoder:
         return {slots.value_name: slots.values for slots in self.numbers.values() if slots.values is not None}
 
     @cached_property
-    def _scalars_only(self) -> bool:
-        return all(column.encodings == ("scalar",) for column in self.schema.numeric)
+    def _number_floats(self) -> NumberFloats | None:
+        """None where all numbers are scalars."""
+        alone = all(column.encodings == ("scalar",) for column in self.schema.numeric)
+        return None if alone else NumberFloats([*self.numbers.values()])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -216,7 +218,8 @@ class Encoder:
             bags.append((bag_ids, offsets_of(np.array([len(cell) for cell in cells], np.int64))))
         categorical = np.array(ids, np.uint32).reshape(len(rows), len(lookups))
         value_ids, floats = self._number_slots(numbers_of_rows(rows, self.schema.numeric))
-        categorical = np.column_stack([categorical, *value_ids]) if value_ids else categorical
+        if value_ids:
+            categorical = np.concatenate([categorical, *(column[:, None] for column in value_ids)], axis=1)
         return self.add_cells(EncodedRows(categorical, floats, tuple(bags)))
 
     @cached_property
@@ -226,13 +229,12 @@ class Encoder:
 
     def _number_slots(self, numbers: Doubles) -> tuple[list[Ids], Floats]:
         """The ids of the slots of values, each (N,), and all numeric slots: (N, C) -> (N, W)."""
-        logged = take_logs(numbers, log_shifts(self.schema.numeric))
+        logged = take_logs(numbers, self.scaling.shifts)
         scaled = self.scaling.scale(logged)
-        if self._scalars_only:
+        if self._number_floats is None:
             return [], scaled
-        slots = [*zip(self.numbers.values(), logged.T, scaled.T, strict=True)]
-        ids = [one.values.ids(column) for one, column, _ in slots if one.values is not None]
-        return ids, np.concatenate([one.floats(column, of_it) for one, column, of_it in slots], axis=1)
+        ids = [one.values.ids(logged[:, k]) for k, one in enumerate(self.numbers.values()) if one.values is not None]
+        return ids, self._number_floats.of(logged, scaled)
 
     def raw_numbers(self, rows: EncodedRows) -> Doubles:
         """The numbers behind encoded rows, a column for each numeric one of the schema; NaN where known to be missing.

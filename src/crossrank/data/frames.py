@@ -106,10 +106,12 @@ def frame_of(source: Any) -> pl.DataFrame:
         columns = [(str(name), _pandas_values(source.iloc[:, place])) for place, name in enumerate(source.columns)]
     elif isinstance(source, Mapping):
         columns = [(str(name), values) for name, values in source.items()]
+    elif hasattr(source, "__arrow_c_stream__"):
+        return pl.DataFrame(source)
     else:
         raise DataError(
-            f"A table must be a path, several paths, a data frame, a mapping from names to values, an iterator of such "
-            f"or a Part; got {type(source).__name__}."
+            "A table must be a path, several paths, a data frame, an Arrow table, a mapping from names to values, an "
+            f"iterator of such or a Part; got {type(source).__name__}."
         )
     check_names([name for name, _ in columns], "the data frame")
     try:

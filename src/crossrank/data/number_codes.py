@@ -25,6 +25,7 @@ learn it from. Where the label is a number, quantiles have made the scalar even 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -44,6 +45,7 @@ MOST_VALUES = 256
 ENOUGH_WEIGHT = 0.75
 MOST_PIECES = 16
 MOST_DISTINCT = 1 << 17
+BLOCK_ROWS = 1024  # encoded at a time, so that what lies between stays in the processor's cache
 FEWEST_ROWS, FEWEST_DISTINCT, MOST_COLUMNS = 1_000, 2, 32  # where auto has more than a scalar
 HEAVY = 1 / 1024  # the share of rows from which on a number is never left out
 
@@ -68,8 +70,9 @@ class NumberVocabulary:
 
     def ids(self, logged: Doubles) -> Ids:
         """(N,), NaN for missing -> (N,)."""
-        ids = np.searchsorted(self._thresholds, logged, side="right") + FIRST_ID
-        return np.where(np.isnan(logged), MISSING_ID, ids).astype(np.uint32)
+        ids = self._thresholds.searchsorted(logged, "right").astype(np.uint32) + np.uint32(FIRST_ID)
+        ids[np.isnan(logged)] = MISSING_ID
+        return ids
 
     def text_of(self, id_: int) -> str:
         low, high = undo_logs(np.array([[ends[id_ - FIRST_ID]] for ends in (self._lows, self._highs)]), self._shifts)
@@ -94,12 +97,12 @@ class NumberSlots:
         name, self._column, self._known = column.name, column, known
         self.value_name = f"{name} (value)"
         self.values = NumberVocabulary(column, known) if "values" in column.encodings else None
-        self._scalar, self._pieces = "scalar" in column.encodings, "pieces" in column.encodings
-        self._tells_missing = not {"pieces", "missing"}.isdisjoint(column.encodings) and known.missing > 0
+        self.scalar, self.pieces = "scalar" in column.encodings, "pieces" in column.encodings
+        self.tells_missing = not {"pieces", "missing"}.isdisjoint(column.encodings) and known.missing > 0
         self.numeric = (
-            *([Feature(name, "numeric")] if self._scalar else []),
-            *([Feature(f"{name} (pieces)", "numeric", 0, len(known.edges or ()) - 1, name)] if self._pieces else []),
-            *([Feature(f"{name} (missing)", "numeric", column=name)] if self._tells_missing else []),
+            *([Feature(name, "numeric")] if self.scalar else []),
+            *([Feature(f"{name} (pieces)", "numeric", 0, len(known.edges or ()) - 1, name)] if self.pieces else []),
+            *([Feature(f"{name} (missing)", "numeric", column=name)] if self.tells_missing else []),
         )
         self.width = sum(feature.width for feature in self.numeric)
 
@@ -107,31 +110,30 @@ class NumberSlots:
     def scaling(self) -> Scaling:
         return Scaling([self._column], {self._column.name: self._known})
 
-    def floats(self, logged: Doubles, scaled: Floats | None = None) -> Floats:
-        """The numeric slots of numbers after their logarithm, scaled if that is done already: (N,) -> (N, width)."""
-        parts: list[NDArray[Any]] = []
-        if self._scalar:
-            parts.append(self.scaling.scale(logged[:, None]) if scaled is None else scaled[:, None])
-        if self._pieces:
-            parts.append(self._pieces_of(logged))
-        if self._tells_missing:
-            parts.append(np.isnan(logged)[:, None])
-        return np.concatenate([np.empty((len(logged), 0)), *parts], axis=1, dtype=np.float32)
+    @cached_property
+    def _alone(self) -> NumberFloats:
+        return NumberFloats([self])
 
-    def _pieces_of(self, logged: Doubles) -> Doubles:
-        pieces = pieces_of(logged, np.asarray(self._known.edges))
-        filled = np.zeros(pieces.shape[1]) if self._tells_missing else np.asarray(self._known.piece_means)
-        return np.where(np.isnan(pieces), filled, pieces)
+    def floats(self, logged: Doubles) -> Floats:
+        """The numeric slots of numbers after their logarithm: (N,) -> (N, width)."""
+        return self._alone.of(logged[:, None], self.scaling.scale(logged[:, None]))
+
+    def edges(self) -> tuple[Doubles, Doubles]:
+        """The edges of its K pieces, and what stands for those of a missing number: (K + 1,), (K,)."""
+        if not self.pieces:
+            return np.zeros(1), np.empty(0)
+        edges = np.asarray(self._known.edges, np.float64)
+        return edges, np.zeros(len(edges) - 1) if self.tells_missing else np.asarray(self._known.piece_means)
 
     def means(self) -> Floats:
         """The mean over the training rows of each number: (width,)."""
         known = self._known
         scaled = self.scaling.scale(np.array([[np.nan]]))[0]  # a missing number becomes the mean
         share = known.missing / max(known.missing + known.count, 1)
-        parts = [scaled] if self._scalar else []
-        if self._pieces:
-            parts.append(np.asarray(known.piece_means) * (1 - share if self._tells_missing else 1))
-        return np.concatenate([*parts, [share] if self._tells_missing else []]).astype(np.float32)
+        parts = [scaled] if self.scalar else []
+        if self.pieces:
+            parts.append(np.asarray(known.piece_means) * (1 - share if self.tells_missing else 1))
+        return np.concatenate([*parts, [share] if self.tells_missing else []]).astype(np.float32)
 
     def numbers(self, floats: Floats, ids: Ids | None) -> Doubles:
         """The numbers behind slots, by the most exact one: (N, width), (N,) -> (N,); NaN where one says it is missing.
@@ -139,14 +141,46 @@ class NumberSlots:
         A missing number of which the slots do not say so comes back as what stands for it.
         """
         middles = None if self.values is None or ids is None else self.values.middles(ids)
-        if self._scalar:
+        if self.scalar:
             numbers = self.scaling.restore(floats[:, :1])[:, 0]
         else:
             edges = np.asarray(self._known.edges)
-            logged = edges[0] + floats[:, : len(edges) - 1] @ np.diff(edges) if self._pieces else middles
+            logged = edges[0] + floats[:, : len(edges) - 1] @ np.diff(edges) if self.pieces else middles
             numbers = undo_logs(np.asarray(logged)[:, None], log_shifts([self._column]))[:, 0]
         missing = np.zeros(len(floats), bool) if middles is None else np.isnan(middles)
-        return np.where(missing | (floats[:, -1] == 1) if self._tells_missing else missing, np.nan, numbers)
+        return np.where(missing | (floats[:, -1] == 1) if self.tells_missing else missing, np.nan, numbers)
+
+
+class NumberFloats:
+    """The numeric slots of several columns side by side, all computed at once: for one row this takes no longer."""
+
+    def __init__(self, slots: Sequence[NumberSlots]) -> None:
+        edges, filled = zip(*(one.edges() for one in slots), strict=True)
+        self._lows = np.concatenate([one[:-1] for one in edges])
+        self._widths, self._filled = np.concatenate([*map(np.diff, edges)]), np.concatenate(filled)
+        counts = [(int(one.scalar), len(own), int(one.tells_missing)) for one, own in zip(slots, filled, strict=True)]
+        kinds = np.concatenate([np.repeat([0, 1, 2], count) for count in counts])  # of each number: (width,)
+        columns = np.repeat(np.arange(len(slots)), [sum(count) for count in counts])
+        # The places of scalars, pieces and missing, and the column of each
+        self._places = [(np.flatnonzero(kinds == kind), columns[kinds == kind]) for kind in (0, 1, 2)]
+        self.width = len(kinds)
+
+    def of(self, logged: Doubles, scaled: Floats) -> Floats:
+        """Numbers after their logarithm, NaN for missing, and the same scaled: (N, C), (N, C) -> (N, width)."""
+        floats = np.empty((len(logged), self.width), np.float32)
+        for start in range(0, len(logged), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            self._fill(floats[rows], logged[rows], scaled[rows])
+        return floats
+
+    def _fill(self, floats: Floats, logged: Doubles, scaled: Floats) -> None:
+        absent, (scalars, pieces, missing) = np.isnan(logged), self._places
+        progress = _progress(logged.take(pieces[1], axis=1), self._lows, self._widths)
+        if absent.any():
+            progress = np.where(absent.take(pieces[1], axis=1), self._filled, progress)
+        floats[:, pieces[0]] = progress
+        floats[:, scalars[0]] = scaled.take(scalars[1], axis=1)
+        floats[:, missing[0]] = absent.take(missing[1], axis=1)
 
 
 class DistinctNumbers:
@@ -251,5 +285,12 @@ def edges_of(values: Doubles) -> Doubles:
 
 def pieces_of(logged: Doubles, edges: Doubles) -> Doubles:
     """How far each number has come in each piece: (N,), (K + 1,) -> (N, K)."""
+    return _progress(logged[:, None], edges[:-1], np.diff(edges))
+
+
+def _progress(numbers: Doubles, lows: Doubles, widths: Doubles) -> Doubles:
+    """clip((x - low) / width, 0, 1); NaN stays."""
     with np.errstate(over="ignore"):  # a piece may be as narrow as float64 has it
-        return ((logged[:, None] - edges[:-1]) / np.diff(edges)).clip(0, 1)
+        pieces = (numbers - lows) / widths
+    np.maximum(pieces, 0, out=pieces)
+    return np.minimum(pieces, 1, out=pieces)

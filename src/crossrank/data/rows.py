@@ -18,6 +18,7 @@ Ids: TypeAlias = NDArray[np.uint32]
 Floats: TypeAlias = NDArray[np.float32]
 Positions: TypeAlias = NDArray[np.int64]
 NumpyBag: TypeAlias = tuple[Ids, Positions]
+SCORING_ROWS = 8192  # rows scored at a time; fixed, since the sum order inside a matrix product may depend on it
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Scaling:
     """
 
     def __init__(self, columns: Sequence[Numeric], statistics: Mapping[str, NumericStatistics]) -> None:
-        self._shifts = log_shifts(columns)
+        self.shifts = log_shifts(columns)
         known = [statistics[column.name] for column in columns]
         self._means = np.array([one.mean for one in known])
         standardized = np.array([column.standardize for column in columns], bool)
@@ -81,7 +81,7 @@ class Scaling:
         numbers = scaled.astype(np.float64) * self._widths + self._centers
         for place, (quantiles, scores) in self._curves.items():
             numbers[:, place] = np.interp(scaled[:, place], scores, quantiles)
-        return undo_logs(numbers, self._shifts)
+        return undo_logs(numbers, self.shifts)
 
 
 def _curve(quantiles: Sequence[float]) -> tuple[Doubles, Doubles]:
@@ -97,6 +97,8 @@ def log_shifts(columns: Sequence[Numeric]) -> Doubles:
 
 def take_logs(numbers: Doubles, shifts: Doubles) -> Doubles:
     """log(max(x + shift, 1)) in the columns that ask for it; NaN stays."""
+    if np.isnan(shifts).all():
+        return numbers
     return np.where(np.isnan(shifts), numbers, np.log(np.maximum(numbers + shifts, 1.0)))
 
 

@@ -157,8 +157,8 @@ def open_table(
 
     Args:
         source: a path or several (csv, tsv, txt, also .gz and .zst; parquet), a folder of such files, a polars or
-            pandas data frame, a mapping from column names to values, an iterator of such, which is read once and kept
-            on disk until the table goes, any :class:`Part`, or a table, which is returned as it is.
+            pandas data frame, an Arrow table, a mapping from column names to values, an iterator of such, which is
+            read once and kept on disk until the table goes, any :class:`Part`, or a table, which is returned as it is.
         separator: what stands between two fields of a text file, such as ";", "tab" or "::"; guessed where left out.
         header: the column names, for text files without a header line.
         on_error: ``"raise"``, or ``"skip"`` to leave out and count lines that cannot be read.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data import Encoder, Split
-from crossrank.data.rows import EncodedRows
+from crossrank.data.rows import SCORING_ROWS, EncodedRows
 from crossrank.errors import ConfigError
 from crossrank.evaluation.grouped import Floats, weighted_mean
 from crossrank.evaluation.intervals import measure_intervals
@@ -17,7 +17,6 @@ from crossrank.evaluation.metrics import measure, sigmoid
 from crossrank.evaluation.thresholds import lift, pass_rows, precision_recall, roc, short, thresholds
 from crossrank.evaluation.values import MISSING, namer, number_text, raw_numbers
 from crossrank.models import Model
-from crossrank.models.base import SCORING_ROWS
 
 CALIBRATION_BINS = 20
 SCORE_BINS = 48

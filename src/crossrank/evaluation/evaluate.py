@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crossrank.data import EncodedDataset, Encoder, Split, open_data
+from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import DataError
 from crossrank.evaluation.intervals import measure_intervals
 from crossrank.evaluation.metrics import measure
 from crossrank.models import Model
-from crossrank.models.base import SCORING_ROWS
 from crossrank.schema import LabelKind
 
 if TYPE_CHECKING:

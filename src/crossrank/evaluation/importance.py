@@ -23,14 +23,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossrank.data import Encoder, Split
-from crossrank.data.rows import EncodedRows, Positions
+from crossrank.data.rows import SCORING_ROWS, EncodedRows, Positions
 from crossrank.evaluation.classes import class_losses
 from crossrank.evaluation.grouped import Floats, weighted_mean
 from crossrank.evaluation.metrics import CRITERIA, sigmoid
 from crossrank.evaluation.thresholds import short
 from crossrank.evaluation.values import namer, raw_numbers
 from crossrank.models import Model
-from crossrank.models.base import SCORING_ROWS
 from crossrank.schema import LabelKind
 
 REPEATS = 3

@@ -12,12 +12,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from crossrank.nn import CrossNetwork, FeatureEmbedding, Features
-from crossrank.schema import InputLayout
+from crossrank.schema import InputLayout, LabelKind
 
 LABEL_UNITS = {"label_mean": 0.0, "label_deviation": 1.0, "label_low": -math.inf, "label_high": math.inf}
 SPECIAL_IDS = 2  # the first ids of each vocabulary: missing and unseen
-
-SCORING_ROWS = 8192  # rows scored at a time; fixed, since the sum order inside a matrix product may depend on it
 
 
 class Model(nn.Module, abc.ABC):
@@ -119,17 +117,25 @@ class Model(nn.Module, abc.ABC):
         """Logits in units of the label, where that is a number, or without what its classes' weights did to them."""
         return logits * self.label_deviation + self.label_mean
 
+    def bounded_logits(self, features: Features) -> Tensor:
+        """The nearest ones in units of the label that lie in the range of the training rows; (B,) or (B, K)."""
+        return self.in_units(self(features)).clamp(self.label_low, self.label_high).float()
+
     @torch.no_grad()
     def predict_logits(self, batches: Iterable[Features]) -> Tensor:
         """Logits of all rows, in units of the label, without dropout and without a graph; on the CPU."""
         training = self.training
         self.eval()
         try:
-            numbers = (self.in_units(self(features)) for features in batches)
-            logits = [number.clamp(self.label_low, self.label_high).float().cpu() for number in numbers]
+            logits = [self.bounded_logits(features).cpu() for features in batches]
         finally:
             self.train(training)
         return torch.cat(logits) if logits else torch.empty((0, self.num_outputs) if self.num_outputs > 1 else 0)
+
+
+def answers_of(logits: Tensor, kind: LabelKind) -> Tensor:
+    """Probabilities, or the numbers themselves where the label is one."""
+    return logits.sigmoid() if kind == "binary" else logits.softmax(dim=-1) if kind == "classes" else logits
 
 
 def embed(layout: InputLayout, *, dropout: float = 0.0) -> FeatureEmbedding:

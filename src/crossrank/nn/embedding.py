@@ -224,8 +224,18 @@ def _mean(vectors: Tensor, offsets: Tensor) -> Tensor:
 
     Shape: vectors (N, width), offsets (B + 1,) -> (B, width).
     """
+    if torch.onnx.is_in_onnx_export():
+        return _scattered_mean(vectors, offsets.long())
     every = torch.arange(vectors.shape[0], device=vectors.device)
     return F.embedding_bag(every, vectors, offsets.long(), mode="mean", include_last_offset=True)
+
+
+def _scattered_mean(vectors: Tensor, offsets: Tensor) -> Tensor:
+    """The same of operations that ONNX has: how many bags have ended before each vector tells the bag it belongs to."""
+    ended = offsets.new_zeros(vectors.shape[0] + 1).scatter_add(0, offsets[1:], torch.ones_like(offsets[1:]))
+    bags = ended.cumsum(0)[:-1]  # (N,)
+    sums = vectors.new_zeros(offsets.shape[0] - 1, vectors.shape[1]).index_add(0, bags, vectors)
+    return sums / offsets.diff().clamp(min=1)[:, None]
 
 
 def _check_sizes(vocab_sizes: Sequence[int], embedding_dims: Sequence[int], num_multivalent: int, num: int) -> None:

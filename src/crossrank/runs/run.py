@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -32,10 +33,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from crossrank.data import Encoder
+from crossrank.data.any_rows import encode_any
 from crossrank.errors import RunError
 from crossrank.files import checksum, partial_of, read_json, write_json
 from crossrank.models import Model, build_model, parse_model_settings
-from crossrank.models.base import SCORING_ROWS
+from crossrank.models.base import answers_of
 from crossrank.nn import Features
 from crossrank.results import Cross, Spectrum
 from crossrank.runs.lifecycle import is_run
@@ -98,6 +100,12 @@ class Run:
             if not file.is_file() or checksum(file) != expected:
                 state = "is not what was written" if file.is_file() else "is missing"
                 raise RunError(f"The run {self.path} is damaged: {name} {state}.", hint="Copy it anew or train again.")
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for runs with the same encoder, settings and weights."""
+        checksums = sorted(self.info["checksums"].items())
+        return hashlib.blake2b(json.dumps(checksums).encode(), digest_size=8).hexdigest()
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -165,18 +173,8 @@ class Run:
 
     def encode(self, source: Any, **table_options: Any) -> Iterator[Features]:
         """Raw rows as batches of features: one dictionary or a list of them, a data frame, or a path to tables."""
-        if isinstance(source, dict) and not all(_is_column(value) for value in source.values()):
-            source = [source]
-        if isinstance(source, list) and all(isinstance(row, dict) for row in source):
-            for start in range(0, len(source), SCORING_ROWS):
-                yield self.encoder.encode_rows(source[start : start + SCORING_ROWS]).features()
-            return
-        if getattr(source, "shape", (1,))[0] == 0:  # a data frame without rows; a file without rows is a mistake
-            return
-        from crossrank.data.table import open_table
-
-        for chunk in open_table(source, **table_options).chunks(self.schema.inputs, rows=SCORING_ROWS):
-            yield self.encoder.encode(chunk.frame, where=chunk.where).features()
+        for rows in encode_any(self.encoder, source, **table_options):
+            yield rows.features()
 
     def predict(self, source: Any, **table_options: Any) -> npt.NDArray[np.float32]:
         """The probability of each raw row, or its predicted value where the label is a number.
@@ -190,20 +188,13 @@ class Run:
 
     def answers(self, batches: Iterable[Features]) -> npt.NDArray[np.float32]:
         """The same of rows that are encoded."""
-        logits = self.model.predict_logits(batches)
-        kind = self.schema.label.kind
-        answer: npt.NDArray[np.float32] = (
-            logits.sigmoid() if kind == "binary" else logits.softmax(dim=-1) if kind == "classes" else logits
+        answers: npt.NDArray[np.float32] = answers_of(
+            self.model.predict_logits(batches), self.schema.label.kind
         ).numpy()
-        return answer
+        return answers
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, model={self.config['model']['name']!r})"
-
-
-def _is_column(value: Any) -> bool:
-    """Whether a value stands for many rows, as in a mapping from names to columns."""
-    return hasattr(value, "__len__") and not isinstance(value, str | bytes)
 
 
 def _instead(path: Path) -> str:

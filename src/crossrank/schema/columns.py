@@ -205,12 +205,12 @@ class Schema:
         """The names of the features that are read from a table."""
         return tuple(column.name for column in self.in_table)
 
-    @property
+    @cached_property
     def in_table(self) -> tuple[TableFeature, ...]:
         """The features that are read from a table: all but crosses."""
         return tuple(column for column in self.features if not isinstance(column, Cross))
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The columns of the table that the features are read from, each once."""
         return tuple(dict.fromkeys(column.input for column in self.in_table))
@@ -219,16 +219,16 @@ class Schema:
     def dates(self) -> list[Date]:
         return [column for column in self.features if isinstance(column, Date)]
 
-    @property
+    @cached_property
     def categorical(self) -> list[Categorical]:
         """What is encoded as one id, parts of dates included."""
         return [column for column in self.encoded if isinstance(column, Categorical)]
 
-    @property
+    @cached_property
     def multivalent(self) -> list[Multivalent]:
         return [column for column in self.encoded if isinstance(column, Multivalent)]
 
-    @property
+    @cached_property
     def numeric(self) -> list[Numeric]:
         """What is encoded as a number, parts of dates included."""
         return [column for column in self.encoded if isinstance(column, Numeric)]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossrank.data.encoder import check_columns
+from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import DataError, listing
 from crossrank.files import writing
-from crossrank.models.base import SCORING_ROWS
 from crossrank.runs import Run
 
 if TYPE_CHECKING:
