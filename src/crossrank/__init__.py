@@ -22,15 +22,29 @@ if TYPE_CHECKING:
     from crossrank.runs import Run
     from crossrank.schema import Schema
     from crossrank.serving.export import export
+    from crossrank.serving.ranker import Ranker
     from crossrank.serving.scorer import Scorer
     from crossrank.training.train import train
 
 __version__ = "0.1.0"
-__all__ = ["EncodedDataset", "Encoder", "Run", "Schema", "Scorer", "evaluate", "explain", "export", "promote", "train"]
+__all__ = [
+    "EncodedDataset",
+    "Encoder",
+    "Ranker",
+    "Run",
+    "Schema",
+    "Scorer",
+    "evaluate",
+    "explain",
+    "export",
+    "promote",
+    "train",
+]
 
 _ROOMS = {
     "EncodedDataset": "data",
     "Encoder": "data",
+    "Ranker": "serving.ranker",
     "Run": "runs",
     "Schema": "schema",
     "Scorer": "serving.scorer",

@@ -18,7 +18,18 @@ from crossrank.cli import experiments, explaining, exporting, models, schemas, s
 from crossrank.cli.app import app, bench_commands, data_commands, say, talk
 from crossrank.errors import CrossRankError
 
-__all__ = ["app", "experiments", "explaining", "exporting", "main", "models", "schemas", "serving", "tables", "training"]
+__all__ = [
+    "app",
+    "experiments",
+    "explaining",
+    "exporting",
+    "main",
+    "models",
+    "schemas",
+    "serving",
+    "tables",
+    "training",
+]
 
 # As a newcomer meets them
 ORDER = [

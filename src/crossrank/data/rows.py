@@ -94,19 +94,23 @@ class LabeledRows:
         return LabeledRows(encoded, change(self.labels), *others)
 
 
+def concatenate_encoded(parts: Sequence[EncodedRows]) -> EncodedRows:
+    """The same of rows without labels."""
+    bags = []
+    for column in zip(*(part.bags for part in parts), strict=True):
+        lengths = np.concatenate([np.diff(offsets) for _, offsets in column])
+        bags.append((np.concatenate([ids for ids, _ in column]), offsets_of(lengths)))
+    categorical = np.concatenate([part.categorical for part in parts])
+    return EncodedRows(categorical, np.concatenate([part.numeric for part in parts]), tuple(bags))
+
+
 def concatenate(parts: Sequence[LabeledRows]) -> LabeledRows:
     """Rows of several parts, one after the other."""
 
     def join(arrays: Sequence[Any]) -> Any:
         return None if arrays[0] is None else np.concatenate(arrays)
 
-    bags = []
-    for column in zip(*(part.encoded.bags for part in parts), strict=True):
-        lengths = np.concatenate([np.diff(offsets) for _, offsets in column])
-        bags.append((np.concatenate([ids for ids, _ in column]), offsets_of(lengths)))
-    encoded = EncodedRows(
-        join([part.encoded.categorical for part in parts]), join([part.encoded.numeric for part in parts]), tuple(bags)
-    )
+    encoded = concatenate_encoded([part.encoded for part in parts])
     targets = zip(*((part.labels, part.weights, part.groups, part.times) for part in parts), strict=True)
     return LabeledRows(encoded, *map(join, targets))
 

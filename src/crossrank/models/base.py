@@ -5,17 +5,29 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from crossrank.nn import CrossNetwork, FeatureEmbedding, Features
+from crossrank.nn import CrossNetwork, DeepNetwork, FeatureEmbedding, Features
 from crossrank.schema import InputLayout, LabelKind
 
 LABEL_UNITS = {"label_mean": 0.0, "label_deviation": 1.0, "label_low": -math.inf, "label_high": math.inf}
 SPECIAL_IDS = 2  # the first ids of each vocabulary: missing and unseen
+
+
+class Terms(NamedTuple):
+    """``logit = Σ_i w_i·cross_i(x0) + w·deep(x0) + bias``: networks on x0 under a linear head.
+
+    Where ``below`` has cross networks, the deep one reads what they make of x0, side by side, instead of x0.
+    """
+
+    bias: Tensor
+    crosses: Sequence[tuple[CrossNetwork, Tensor]] = ()
+    deep: tuple[DeepNetwork, Tensor] | None = None
+    below: Sequence[CrossNetwork] = ()
 
 
 class Model(nn.Module, abc.ABC):
@@ -57,6 +69,10 @@ class Model(nn.Module, abc.ABC):
     @abc.abstractmethod
     def logits(self, x0: Tensor) -> Tensor:
         """(B, D) -> (B,)"""
+
+    def terms(self) -> Terms | None:
+        """How the logit is made of networks on x0, where it is nothing else, so that a ranker may take it apart."""
+        return None
 
     def kernels(self) -> Iterator[nn.Parameter]:
         """The weights that the penalty λ Σ ||W||² counts: of cross and deep layers alone.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, Terms
 from crossrank.models.settings import CrossSettings, DeepSettings, ModelSettings
 from crossrank.nn import OutputLayer
 from crossrank.schema import InputLayout
@@ -88,3 +88,13 @@ class DCNV2(Model):
             final = crossed
         logits: Tensor = self.output(final)  # (B,)
         return logits
+
+    def terms(self) -> Terms:
+        networks: list[Any] = list(self.cross)
+        weight, bias = self.output.weight[0], self.output.bias[0]
+        if self.structure == "stacked" and len(self.deep.layers):
+            return Terms(bias, deep=(self.deep, weight), below=networks)
+        width = networks[0].input_dim
+        *parts, last = torch.split(weight, [width] * len(networks) + [len(weight) - width * len(networks)])
+        deep = (self.deep, last) if self.structure == "parallel" else None
+        return Terms(bias, list(zip(networks, parts, strict=True)), deep)

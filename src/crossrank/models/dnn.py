@@ -7,7 +7,7 @@ import dataclasses
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, Terms
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import OutputLayer
 from crossrank.schema import InputLayout
@@ -37,3 +37,6 @@ class DNN(Model):
     def logits(self, x0: Tensor) -> Tensor:
         logits: Tensor = self.output(self.deep(x0))  # (B,)
         return logits
+
+    def terms(self) -> Terms:
+        return Terms(self.output.bias[0], deep=(self.deep, self.output.weight[0]))

@@ -62,6 +62,12 @@ class CrossLayer(BaseCrossLayer):
         carried = self._carried(x0, xl)
         return x0 * F.linear(xl, self.weight, self.bias) + carried
 
+    def project(self, xl: Tensor) -> Tensor:
+        return F.linear(xl, self.weight)
+
+    def spread(self, mixed: Tensor) -> Tensor:
+        return mixed if self.bias is None else mixed + self.bias
+
     def matrix(self, xl: Tensor) -> Tensor:
         return self.weight
 
@@ -112,8 +118,13 @@ class LowRankCrossLayer(BaseCrossLayer):
 
     def forward(self, x0: Tensor, xl: Tensor) -> Tensor:
         carried = self._carried(x0, xl)
-        projected = F.linear(xl, self.down)  # (..., R)
-        return x0 * F.linear(projected, self.up, self.bias) + carried
+        return x0 * self.spread(self.project(xl)) + carried
+
+    def project(self, xl: Tensor) -> Tensor:
+        return F.linear(xl, self.down)  # (..., R)
+
+    def spread(self, mixed: Tensor) -> Tensor:
+        return F.linear(mixed, self.up, self.bias)
 
     def matrix(self, xl: Tensor) -> Tensor:
         return self.up @ self.down
@@ -197,18 +208,28 @@ class MixtureCrossLayer(BaseCrossLayer):
 
     def forward(self, x0: Tensor, xl: Tensor) -> Tensor:
         carried = self._carried(x0, xl)
-        gates = self.gates(xl)  # (..., K) or (K,)
+        return x0 * self.spread(self.mix(self.project(xl))) + carried
+
+    def project(self, xl: Tensor) -> Tensor:
+        """V_kᵀ x_l of each expert, and the gates' scores: (..., K R + K), or (..., K R) with constant gates."""
         hidden = F.linear(xl, self.down.flatten(0, 1))  # (..., K R)
-        hidden = hidden.view(*xl.shape[:-1], self.num_experts, self.rank)  # (..., K, R)
+        return hidden if self.gate is None else torch.cat([hidden, self.gate(xl)], dim=-1)
+
+    def mix(self, projected: Tensor) -> Tensor:
+        """[G_1 h_1; …; G_K h_K; Σ_k G_k]: a gate is one number for each expert, so one product goes back with all."""
+        width = self.num_experts * self.rank
+        gates = self._weigh(projected[..., width:])  # (..., K)
+        shape = (*projected.shape[:-1], self.num_experts, self.rank)
+        hidden = projected[..., :width].reshape(shape)  # (..., K, R)
         if self.middle is not None:
             hidden = self.activation(hidden)
             hidden = self.activation(torch.einsum("...kr,ksr->...ks", hidden, self.middle))
-        # A gate is one number for each expert: Σ_k G_k U_k h_k = [U_1 … U_K] [G_1 h_1; …; G_K h_K], one product.
         weighted = (gates.unsqueeze(-1) * hidden).flatten(-2)  # (..., K R)
-        experts = F.linear(weighted, self.up.movedim(0, 1).flatten(1))  # (..., D)
-        if self.bias is not None:
-            experts = torch.addcmul(experts, gates.sum(dim=-1, keepdim=True), self.bias)
-        return x0 * experts + carried
+        return torch.cat([weighted, gates.sum(dim=-1, keepdim=True).expand(*weighted.shape[:-1], 1)], dim=-1)
+
+    def spread(self, mixed: Tensor) -> Tensor:
+        experts = F.linear(mixed[..., :-1], self.up.movedim(0, 1).flatten(1))  # (..., D)
+        return experts if self.bias is None else torch.addcmul(experts, mixed[..., -1:], self.bias)
 
     @property
     def is_smooth(self) -> bool:  # type: ignore[override]
@@ -237,9 +258,12 @@ class MixtureCrossLayer(BaseCrossLayer):
 
         Shape: (..., D) -> (..., K), or (K,) where the weights are constant.
         """
+        return self._weigh(xl[..., :0] if self.gate is None else self.gate(xl))
+
+    def _weigh(self, scores: Tensor) -> Tensor:
+        """The same of the gates' scores, (..., K), or (..., 0) where the weights are constant."""
         if self.gate is None:
-            return xl.new_ones(self.num_experts)
-        scores: Tensor = self.gate(xl)  # (..., K)
+            return scores.new_ones(self.num_experts)
         return scores.softmax(dim=-1) if self.gate_name == "softmax" else scores.sigmoid()
 
     def extra_repr(self) -> str:

@@ -11,7 +11,7 @@ from crossrank.errors import ConfigError
 from crossrank.nn.checks import check_count, check_width
 from crossrank.nn.linear import he_normal_
 
-SAID = ("matrix", "label", "is_smooth")  # of a layer by itself
+SAID = ("matrix", "label", "is_smooth", "project", "mix", "spread")  # of a layer by itself
 
 
 class BaseCrossLayer(nn.Module):
@@ -20,6 +20,10 @@ class BaseCrossLayer(nn.Module):
     A layer of your own is a subclass, of this class or of one below. What a class says of itself, ``matrix``, ``label``
     and ``is_smooth``, is about its ``forward``: with a forward of its own, a subclass does not inherit these from its
     parent, whose formula is another. It says them itself, or its crosses are not told.
+
+    A layer that is ``x0 ⊙ spread(mix(project(xl))) + xl`` may say so too: ``project`` is linear and ``spread`` affine,
+    so what they make of a sum is the sum of what they make of its parts, and many rows that share some of their
+    features are scored for less (:mod:`crossrank.serving.splitting`).
 
     Attributes:
         label: what people call such a layer; the name of the class, where it does not say.
@@ -68,6 +72,28 @@ class BaseCrossLayer(nn.Module):
     @property
     def tells_matrix(self) -> bool:
         return type(self).matrix is not BaseCrossLayer.matrix
+
+    def project(self, xl: Tensor) -> Tensor:
+        """All that the layer reads of xl, a linear map. Shape: (..., D) -> (..., Z)."""
+        raise ConfigError(f"A cross layer that is taken apart must project; {type(self).__name__} does not say how.")
+
+    def mix(self, projected: Tensor) -> Tensor:
+        """What happens before the way back: nothing, or anything. Shape: (..., Z) -> (..., M)."""
+        return projected
+
+    def spread(self, mixed: Tensor) -> Tensor:
+        """What x0 is multiplied with, an affine map. Shape: (..., M) -> (..., D)."""
+        raise ConfigError(f"A cross layer that is taken apart must spread; {type(self).__name__} does not say how.")
+
+    @property
+    def can_split(self) -> bool:
+        """Whether the layer says how it is taken apart."""
+        return BaseCrossLayer.project is not type(self).project and BaseCrossLayer.spread is not type(self).spread
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether ``spread(mix(project(xl)))`` is W xl + b, the same for each row."""
+        return self.can_split and type(self).mix is BaseCrossLayer.mix
 
     def _carried(self, x0: Tensor, xl: Tensor) -> Tensor | float:
         """The term that carries xl past the cross, after a look at both inputs."""

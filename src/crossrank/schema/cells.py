@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from crossrank.config import setting
 
 DecimalMark: TypeAlias = Literal[".", ","]
+Side: TypeAlias = Literal["context", "item"]
 MONEY = r"[$€£¥₹]|USD|EUR|GBP|CHF"
 
 
@@ -34,6 +35,7 @@ class TableColumn:
     missing: tuple[str, ...] = setting(
         (), "texts that count as missing, whatever their case; an empty cell always does"
     )
+    side: Side | None = setting(None, "for ranking: 'context', the same for all candidates of a request, or 'item'")
 
     @property
     def input(self) -> str:

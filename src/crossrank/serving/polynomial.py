@@ -1,0 +1,177 @@
+"""One or two affine cross layers under a linear head: a polynomial of degree three, and an inner product.
+
+With x1 = x0 ⊙ (β0 + W0 x0) and u = W1ᵀ (w ⊙ x0) + w, the logit w·x2 is u·x1 + (w ⊙ b1)·x0. Split x0 into c and v, let
+``p = β0 + W0[:, C] c`` and ``g = w + W1[C]ᵀ (w ⊙ c)`` be the request's, and ``A s = W0[:, I] v`` and
+``B t = W1[I]ᵀ (w ⊙ v)`` the item's, s and t as narrow as the rank of the layer or the item allows::
+
+    logit = Σ_C c (g + B t)(p + A s) + Σ_I v (g + B t)(p + A s) + (w ⊙ b1)·x0
+
+          = a(c) + b(v)
+          + (c g)[C]·A s + (c p)[C]·B t + tᵀ M(c) s        M(c) = B[C]ᵀ diag(c) A[C]
+          + (g p)[I]·v + g[I]·(v ⊙ A s) + p[I]·(v ⊙ B t)
+
+Each term is a product of something of the request with something of the item, so with ``tᵀ M s = vec(M)·(t ⊗ s)``, or
+``c·(A s ⊙ B t)[C]`` where that is shorter, the whole is φ(c)·ψ(v) + a(c).
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from crossrank.nn import CrossNetwork
+
+
+class Sides(NamedTuple):
+    """The places in x0 that the context fills, (C,), and those that the item does, (I,)."""
+
+    context: Tensor
+    item: Tensor
+
+    def spaced(self, part: Tensor, places: Tensor) -> Tensor:
+        """One side's elements at their places, zeros at the others: (..., C) or (..., I) -> (..., D)."""
+        whole = part.new_zeros(*part.shape[:-1], len(self.context) + len(self.item))
+        whole[..., places] = part
+        return whole
+
+    def joined(self, c: Tensor, v: Tensor) -> Tensor:
+        """x0 of one context with each item: (C,), (N, I) -> (N, D)."""
+        x0 = v.new_empty(len(v), len(self.context) + len(self.item))
+        x0[:, self.context], x0[:, self.item] = c, v
+        return x0
+
+
+class Affine(NamedTuple):
+    """A layer ``x0 ⊙ (up down xl + bias) + residual xl``, its matrix as narrow as it was made.
+
+    Shape: up (D, R), down (R, D), bias (D,).
+    """
+
+    up: Tensor
+    down: Tensor
+    bias: Tensor
+    residual: float
+
+    @classmethod
+    def of(cls, layer: Any) -> Affine:
+        """Read off what the layer says of itself, in float64, so that nothing is lost to its bias.
+
+        For a layer that mixes, ``up`` belongs to what is mixed and ``down`` to what is projected.
+        """
+        exact, like = copy.deepcopy(layer).double(), next(layer.parameters())
+        every = torch.eye(layer.input_dim, dtype=torch.float64)
+        down = exact.project(every).T  # (Z, D)
+        width = exact.mix(down[:, 0]).shape[0]
+        bias = exact.spread(every.new_zeros(width))  # (D,)
+        up = (exact.spread(torch.eye(width, dtype=torch.float64)) - bias).T  # (D, M)
+        return cls(up.to(like), down.to(like), bias.to(like), float(layer.residual))
+
+    @property
+    def shift(self) -> Tensor:
+        """β, what x0 is multiplied with besides W xl in the first layer."""
+        return self.bias + self.residual
+
+
+def thin(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor | None]:
+    """``up @ down`` as a product through the narrower of the two inner widths: (D, R), (R, I) -> the same, or W, None.
+
+    None stands for the identity.
+    """
+    return (up, down) if down.shape[0] < down.shape[1] else (up @ down, None)
+
+
+class _Request(NamedTuple):
+    constant: Tensor  # a(c)
+    phi: Tensor  # (I + F,), of the items' rows
+    middle: Tensor  # (T, S), M(c)
+
+
+class Polynomial:
+    """``w·cross(x0)`` of one or two affine layers, as the head of this file has it.
+
+    The row of an item is ``[v | s | t | v ⊙ A s | v ⊙ B t | b(v)]``. Where s or t is v it stands there once, and where
+    a layer is narrower than the item, the products are kept in its space: 3 I + 1 numbers for full layers, I + 4 R + 1
+    for narrow ones.
+    """
+
+    def __init__(self, network: CrossNetwork, head: Tensor, sides: Sides) -> None:
+        first, *others = (Affine.of(layer) for layer in network.layers)
+        nothing = first.up.new_zeros(len(head), 0)
+        second = others[0] if others else Affine(nothing, nothing.T, head.new_zeros(len(head)), 1.0)
+        (context, item), self.sides = sides, sides
+        self.first, self.second, self.head = first, second, head
+        self.a, self.to_s = thin(first.up, first.down[:, item])
+        self.b, self.to_t = thin(second.down.T, (second.up[item] * head[item, None]).T)
+        self.a_context, self.b_context = self.a[context].contiguous(), self.b[context].contiguous()  # (C, S), (C, T)
+        self.down_context = first.down[:, context].contiguous()  # (R, C)
+        self.up_context = second.up[context].T.contiguous()  # (R', C)
+        self.narrow_g = second.down.shape[0] < len(item)
+        self.narrow_p = first.up.shape[1] < len(item)
+
+    def item(self, v: Tensor) -> Tensor:
+        places, head = self.sides.item, self.head[self.sides.item]
+        s, t = (v if to is None else v @ to.T for to in (self.to_s, self.to_t))
+        q, h = s @ self.a[places].T, t @ self.b[places].T  # (N, I) each
+        constant = (v * q * h).sum(dim=1) + v @ (head * self.second.bias[places])
+        known = [one for one, to in ((s, self.to_s), (t, self.to_t)) if to is not None]
+        if self.narrow_g:
+            known.append((v * q) @ self.second.down[:, places].T)
+            constant = constant + self.second.residual * (v * q) @ head
+        else:
+            known.append(v * q)
+        if self.narrow_p:
+            known.append((v * h) @ self.first.up[places])
+            constant = constant + (v * h) @ self.first.shift[places]
+        else:
+            known.append(v * h)
+        return torch.cat([*known, constant[:, None]], dim=1)
+
+    def request(self, c: Tensor) -> _Request:
+        context, item = self.sides
+        weighted = self.head[context] * c
+        projected, pulled = self.down_context @ c, self.up_context @ weighted  # (R,), (R',)
+        p = self.first.shift + self.first.up @ projected  # (D,)
+        g = self.second.residual * self.head + pulled @ self.second.down  # (D,)
+        cg, cp = c * g[context], c * p[context]
+        of_v, of_s, of_t = g[item] * p[item], cg @ self.a_context, cp @ self.b_context
+        phi = []
+        for of_it, to in ((of_s, self.to_s), (of_t, self.to_t)):
+            if to is None:
+                of_v = of_v + of_it if len(of_it) else of_v
+            else:
+                phi.append(of_it)
+        phi += [pulled if self.narrow_g else g[item], projected if self.narrow_p else p[item], c.new_ones(1)]
+        middle = (self.b_context * c[:, None]).T @ self.a_context  # (T, S)
+        return _Request(cg @ p[context] + weighted @ self.second.bias[context], torch.cat([of_v, *phi]), middle)
+
+    def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
+        s, t = self._s_and_t(v, known)
+        linear = v @ request.phi[: v.shape[1]] + known @ request.phi[v.shape[1] :]
+        return linear + ((t @ request.middle) * s).sum(dim=1) + request.constant
+
+    def _s_and_t(self, v: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        start = 0 if self.to_s is None else len(self.to_s)
+        s = v if self.to_s is None else known[:, :start]
+        return s, v if self.to_t is None else known[:, start : start + len(self.to_t)]
+
+    @property
+    def by_place(self) -> bool:
+        """Whether ``(A s ⊙ B t)[C]`` is shorter than ``t ⊗ s``."""
+        return len(self.a_context) < self.a.shape[1] * self.b.shape[1]
+
+    def psi(self, v: Tensor, known: Tensor) -> Tensor:
+        """An item's vector: (N, I), (N, F) -> (N, P)."""
+        s, t = self._s_and_t(v, known)
+        if self.by_place:
+            cubic = (s @ self.a_context.T) * (t @ self.b_context.T)  # (N, C)
+        else:
+            cubic = torch.einsum("nt,ns->nts", t, s).flatten(1)  # (N, T S)
+        return torch.cat([v, known, cubic], dim=1)
+
+    def phi(self, c: Tensor) -> Tensor:
+        """A request's vector: (C,) -> (P,); φ·ψ is the logit less a(c), which is the same for every item."""
+        request = self.request(c)
+        return torch.cat([request.phi, c if self.by_place else request.middle.flatten()])

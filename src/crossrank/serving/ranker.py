@@ -1,0 +1,209 @@
+"""The best of many items for a request, by the model's own scores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crossrank.errors import ConfigError, DataError
+from crossrank.evaluation.row_explanation import RowExplanation, explain_row
+from crossrank.runs import Run
+from crossrank.serving.catalogue import NAME, Catalogue, Precision, open_items
+from crossrank.serving.index import Index, IndexKind
+from crossrank.serving.pairing import Pairing
+from crossrank.serving.sides import item_columns
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+    """The best items, best first; of equal ones the first in the catalogue, or among the candidates.
+
+    Attributes:
+        ids: of the items; of candidates given as rows without an id, their positions.
+        positions: in the catalogue, or among the candidates where some were given.
+        scores: probabilities, or numbers where the label is one.
+        logits: what the scores are made of; the same where the label is a number.
+        explanations: what moved each score, where asked for.
+    """
+
+    ids: list[Any]
+    positions: NDArray[np.int64]
+    scores: NDArray[Any]
+    logits: NDArray[Any]
+    explanations: list[RowExplanation] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Ranker:
+    """Ranks items for requests with the exact scores of a trained model, for a fraction of their cost.
+
+    What a model makes of a row is taken apart into the context's share, found once for a request, the item's share,
+    found once for a catalogue, and the rest (:mod:`crossrank.serving.splitting`). Which columns are the item's is told
+    by the ``side`` of each column of the schema, by ``item``, or else by the catalogue: those that it has.
+
+    Scores agree with :meth:`Run.predict`; sums are taken in another order, so up to rounding. May be used by several
+    threads at once.
+
+    Example::
+
+        ranker = Ranker.open("runs/first").load("items.parquet", id="item")
+        ranker.rank({"user": "u7", "country": "pt", "hour": 9}, k=10).ids
+    """
+
+    def __init__(self, run: Run, *, item: Sequence[str] | None = None) -> None:
+        if run.schema.label.kind == "classes":
+            raise ConfigError("A ranking is by one score; got a label with several classes.")
+        self.run, self.given = run, None if item is None else list(item)
+        self.catalogue: Catalogue | None = None
+        self._pairings: dict[frozenset[str], Pairing] = {}
+
+    @classmethod
+    def open(cls, run: Run | Path | str, *, item: Sequence[str] | None = None) -> Ranker:
+        """Open a run to rank with.
+
+        Args:
+            run: a run, or its folder.
+            item: the columns that describe an item, where the schema does not say or says otherwise.
+        """
+        return cls(run if isinstance(run, Run) else Run.open(run), item=item)
+
+    def load(self, catalogue: Any, *, id: str, precision: Precision = "float32") -> Ranker:  # noqa: A002
+        """Take in a table of items, and find out what is known of each before any request.
+
+        Args:
+            catalogue: a data frame, a path to a table, or a list of dictionaries.
+            id: the column that names an item; it may also be a feature.
+            precision: of the numbers that are kept. With bfloat16 they take half the memory, and scores are not exact.
+
+        Returns:
+            This ranker.
+        """
+        if precision not in ("float32", "bfloat16"):
+            raise ConfigError(f"precision must be 'float32' or 'bfloat16'; got {precision!r}.")
+        items = open_items(catalogue)
+        self.catalogue = Catalogue(self._pairing_of(items.columns, NAME), items, id_column=id, precision=precision)
+        return self
+
+    def _pairing_of(self, columns: Iterable[str], source: str) -> Pairing:
+        item = item_columns(self.run.schema, columns, source, self.given)
+        if item not in self._pairings:
+            self._pairings[item] = Pairing(self.run.model, self.run.encoder, item)
+        return self._pairings[item]
+
+    @property
+    def bytes_per_item(self) -> float:
+        """The memory that the catalogue's numbers take for an item."""
+        return self.loaded.bytes_per_item
+
+    @property
+    def how(self) -> str:
+        """``"split"``, or ``"plain: "`` and why each row is scored by itself."""
+        return f"plain: {self.pairing.why_plain}" if self.pairing.why_plain else "split"
+
+    def rank(
+        self,
+        context: Mapping[str, Any],
+        candidates: Sequence[Any] | None = None,
+        *,
+        k: int = 20,
+        exclude: Iterable[Any] | None = None,
+        mask: ArrayLike | None = None,
+        explain: bool = False,
+    ) -> Ranking:
+        """The best k items for a context.
+
+        Args:
+            context: a value for each column of the context; others are not looked at.
+            candidates: ids of the catalogue, or dictionaries with a value for each column of the item; the whole
+                catalogue where left out.
+            k: how many at most.
+            exclude: ids that must not be among them.
+            mask: for each candidate, or item of the catalogue, whether it may be among them.
+            explain: tell the pairs of features behind each score.
+
+        Raises:
+            SchemaError: for a column that is missing.
+            DataError: for an id that is not in the catalogue, or a mask of another length.
+        """
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ConfigError(f"k must be a number from 1 on; got {k!r}.")
+        rows = [*candidates] if candidates and all(isinstance(one, Mapping) for one in candidates) else None
+        if rows is not None:
+            pairing = self._pairing_of(rows[0], "candidate 1")
+            known = pairing.know(pairing.joiner.half_rows(rows, item=True, called="candidate"))
+            name = self.catalogue.id_column if self.catalogue else ""
+            ids = [row.get(name, place) for place, row in enumerate(rows)]
+        else:
+            catalogue, pairing = self.loaded, self.pairing
+            ids = catalogue.ids if candidates is None else list(candidates)
+            known = catalogue.known if candidates is None else catalogue.take(catalogue.places(ids))
+        logits = pairing.logits(pairing.joiner.half_rows([context], item=False, called="the context"), known)
+        allowed = _allowed(ids, exclude, mask)
+        values: NDArray[Any] = logits.numpy()
+        order = _best(values, k, allowed)
+        scores = logits.sigmoid().numpy() if self.run.schema.label.kind == "binary" else values
+        ranking = Ranking([ids[place] for place in order.tolist()], order, scores[order], values[order])
+        if not explain:
+            return ranking
+        chosen = [rows[place] for place in order] if rows is not None else [catalogue.row(id_) for id_ in ranking.ids]
+        whole = ({**context, **{name: row[name] for name in pairing.joiner.inputs[True]}} for row in chosen)
+        return dataclasses.replace(ranking, explanations=[explain_row(self.run, row) for row in whole])
+
+    def rank_many(
+        self, contexts: Iterable[Mapping[str, Any]], candidates: Sequence[Any] | None = None, **options: Any
+    ) -> list[Ranking]:
+        """A ranking for each context, of the same candidates; options are those of :meth:`rank`."""
+        return [self.rank(context, candidates, **options) for context in contexts]
+
+    def index(self, kind: IndexKind = "exact", **options: Any) -> Index:
+        """Find the best items of the whole catalogue by inner products; see :class:`crossrank.serving.index.Index`."""
+        return Index(self, kind, **options)
+
+    @property
+    def loaded(self) -> Catalogue:
+        """The catalogue."""
+        if self.catalogue is None:
+            raise ConfigError(
+                "Ids are of items of a catalogue; none is loaded.",
+                hint="Call load(catalogue, id=...) first, or give the candidates as dictionaries.",
+            )
+        return self.catalogue
+
+    @property
+    def pairing(self) -> Pairing:
+        """The model with the sides that the catalogue has."""
+        return self.loaded.pairing
+
+
+def _allowed(ids: Sequence[Any], exclude: Iterable[Any] | None, mask: ArrayLike | None) -> NDArray[np.bool_] | None:
+    """Which candidates may be ranked; None for all."""
+    if exclude is None and mask is None:
+        return None
+    allowed = np.ones(len(ids), bool) if mask is None else np.array(mask)
+    if allowed.shape != (len(ids),) or allowed.dtype != bool:
+        raise DataError(
+            f"A mask must have a true or false for each of {len(ids):,} items; got {allowed.dtype} of shape "
+            f"{allowed.shape}."
+        )
+    banned = set(exclude or ())
+    if banned:
+        allowed &= np.fromiter((id_ not in banned for id_ in ids), bool, len(ids))
+    return allowed
+
+
+def _best(values: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    """The places of the k largest, of equal ones the first."""
+    places = np.arange(len(values)) if allowed is None else np.flatnonzero(allowed)
+    values = values[places] if allowed is not None else values
+    if k < len(values):
+        least = np.partition(values, len(values) - k)[len(values) - k]
+        enough = np.flatnonzero(values >= least)
+        places, values = places[enough], values[enough]
+    return places[np.argsort(-values, kind="stable")[:k]]

@@ -1,0 +1,211 @@
+"""A logit taken apart: what a request costs once, what an item costs once, and what is left for each pair of them.
+
+A row is x0 = [c; v], c the context's slots, v the item's. ``W[:, C]`` are the columns that multiply c, ``W[C]`` the
+rows that c multiplies; w is the head over a network, β = b + 1 a layer's bias and its residual::
+
+    first layer    W x0 + b = p + q                     p = W[:, C] c + b of the request, q = W[:, I] v of the item
+    last layer     w·x_L = u·x_{L-1} + (w ⊙ b)·x0       u = Wᵀ (w ⊙ x0) + w, which is G + h in the same way
+    second layer   P x1 = P[:, C] (c ⊙ (p + 1)) + M(c) v + P[:, I] x1[I]        M(c) = P[:, C] diag(c) W[C, I]
+    deep layer     A x0 + a = (A[:, C] c + a) + A[:, I] v
+
+Two affine layers need no vector as wide as x0: :mod:`crossrank.serving.polynomial`. All of it is exact; only the order
+of the sums differs from the plain model's. A layer says how it is taken apart by ``project``, ``mix`` and ``spread``
+(:class:`crossrank.nn.BaseCrossLayer`). What is known of an item is one row: v, then the columns of each term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from crossrank.models.base import Terms
+from crossrank.nn import CrossNetwork, DeepNetwork
+from crossrank.serving.polynomial import Affine, Polynomial, Sides, thin
+
+
+class Term(Protocol):
+    """A summand of the logit."""
+
+    def item(self, v: Tensor) -> Tensor:
+        """(N, I) -> (N, F), what is known of items before any request."""
+
+    def request(self, c: Tensor) -> Any:
+        """(C,) -> what is known of a request before any item."""
+
+    def logits(self, request: Any, v: Tensor, known: Tensor) -> Tensor:
+        """A request, v (N, I), known (N, F) -> (N,)"""
+
+
+class Split:
+    """A model's logit as a sum of terms.
+
+    Args:
+        terms: the networks that make it; their layers say ``can_split``.
+        sides: which elements of x0 are the context's, and which the item's.
+    """
+
+    def __init__(self, terms: Terms, sides: Sides) -> None:
+        self.sides, self.bias = sides, terms.bias
+        self.terms: list[Term] = [
+            Polynomial(network, head, sides) if is_polynomial(network) else Crossed(network, head, sides)
+            for network, head in terms.crosses
+        ]
+        if terms.deep is not None:
+            self.terms.append(Stacked(terms.below, *terms.deep, sides) if terms.below else Deep(*terms.deep, sides))
+        nobody = terms.bias.new_zeros(0, len(sides.item))
+        self.widths = [len(sides.item), *(term.item(nobody).shape[1] for term in self.terms)]
+
+    def item(self, v: Tensor) -> Tensor:
+        """The rows of items: (N, I) -> (N, Σ widths)."""
+        return torch.cat([v, *(term.item(v) for term in self.terms)], dim=1)
+
+    def request(self, c: Tensor) -> list[Any]:
+        return [term.request(c) for term in self.terms]
+
+    def logits(self, request: list[Any], items: Tensor) -> Tensor:
+        """A request and the rows of items, (N, Σ widths) -> (N,)"""
+        v, *parts = torch.split(items, self.widths, dim=1)
+        logits = self.bias.expand(len(items))
+        for term, state, known in zip(self.terms, request, parts, strict=True):
+            logits = logits + term.logits(state, v, known)
+        return logits
+
+    @property
+    def inner_products(self) -> list[Polynomial]:
+        """The terms, where every one is an inner product of a request's and an item's vector; else none."""
+        found = [term for term in self.terms if isinstance(term, Polynomial)]
+        return found if len(found) == len(self.terms) else []
+
+
+def can_split(terms: Terms) -> bool:
+    """Whether every cross layer says how it is taken apart."""
+    networks = [*(network for network, _ in terms.crosses), *terms.below]
+    return all(getattr(layer, "can_split", False) for network in networks for layer in network.layers)
+
+
+def is_polynomial(network: CrossNetwork) -> bool:
+    """Whether a network is one or two layers ``x0 ⊙ (W xl + b) + xl``."""
+    layers: list[Any] = list(network.layers)
+    return len(layers) <= 2 and all(layer.is_affine for layer in layers)
+
+
+class Deep:
+    """``w·deep(x0)``, whose first layer is taken apart."""
+
+    def __init__(self, deep: DeepNetwork, head: Tensor, sides: Sides) -> None:
+        self.deep, self.head = deep, head
+        self.layers: list[Any] = list(deep.layers)
+        weight = self.layers[0].weight if self.layers else head[None]  # (H, D)
+        self.of_context, self.of_item = weight[:, sides.context].contiguous(), weight[:, sides.item].contiguous()
+        self.bias = self.layers[0].bias if self.layers else head.new_zeros(1)
+
+    def item(self, v: Tensor) -> Tensor:
+        return v @ self.of_item.T  # (N, H)
+
+    def request(self, c: Tensor) -> Tensor:
+        return self.of_context @ c + self.bias  # (H,)
+
+    def logits(self, request: Tensor, v: Tensor, known: Tensor) -> Tensor:
+        hidden = known + request
+        if not self.layers:
+            return hidden[:, 0]
+        hidden = self.deep.activation(hidden)
+        for layer in self.layers[1:]:
+            hidden = self.deep.activation(layer(hidden))
+        return hidden @ self.head
+
+
+class _Request(NamedTuple):
+    c: Tensor
+    projected: Tensor  # (Z,), p without the bias
+    pulled: Tensor  # (D,) or (M,), G
+
+
+class Crossed:
+    """A cross network of any depth: the first layer and, under a head, the last one are taken apart.
+
+    A layer with gates or activations cannot let go of x_{L-1}; under a head it is spared the way back, ``spread``.
+    """
+
+    def __init__(self, network: CrossNetwork, head: Tensor | None, sides: Sides) -> None:
+        self.layers: list[Any] = list(network.layers)
+        self.sides, self.head = sides, head
+        first = Affine.of(self.layers[0])
+        self.first = first if self.layers[0].is_affine else None
+        self.up, to_known = thin(first.up, first.down[:, sides.item]) if self.first else (first.up, None)
+        self.known_is_v = to_known is None
+        self.second = Affine.of(self.layers[1]).down if len(self.layers) > 1 else None  # (Z, D)
+        if head is not None:
+            last = Affine.of(self.layers[-1])
+            self.bias = last.bias
+            self.pull = last.up @ last.down if self.layers[-1].is_affine else last.up  # (D, D) or (D, M)
+
+    def item(self, v: Tensor) -> Tensor:
+        known = [self.layers[0].project(self.sides.spaced(v, self.sides.item))]  # (N, Z), q
+        if self.head is not None:
+            known.append(v * self.head[self.sides.item] @ self.pull[self.sides.item])  # (N, D) or (N, M), h
+        return torch.cat(known, dim=1)
+
+    def request(self, c: Tensor) -> _Request:
+        context = self.sides.context
+        projected = self.layers[0].project(self.sides.spaced(c, context))
+        pulled = c[:0] if self.head is None else c * self.head[context] @ self.pull[context]
+        return _Request(c, projected, pulled)
+
+    def crossed(self, request: _Request, v: Tensor, q: Tensor, num_layers: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """x0, x_l after some layers, (N, D) each, and what the next layer reads of x_l where that is known."""
+        x0 = self.sides.joined(request.c, v)
+        xl = x0
+        read: Tensor | None = q + request.projected
+        for number, layer in enumerate(self.layers[:num_layers]):
+            read = layer.project(xl) if read is None else read
+            crossed = layer.spread(layer.mix(read))
+            xl = torch.addcmul(xl, x0, crossed) if layer.residual else x0 * crossed
+            read = self._second(request, v, q, xl) if number == 0 else None
+        return x0, xl, read
+
+    def _second(self, request: _Request, v: Tensor, q: Tensor, x1: Tensor) -> Tensor | None:
+        """P x1, where there are more candidates than columns of M(c): fewer products than with all of x1."""
+        if self.first is None or self.second is None or len(v) <= self.up.shape[1]:
+            return None
+        context, item = self.sides
+        scaled = self.second[:, context] * request.c  # (Z, C), P[:, C] diag(c)
+        shared = scaled @ (self.first.shift + self.first.up @ request.projected)[context]  # (Z,)
+        known = v if self.known_is_v else q  # (N, S)
+        both = torch.cat([scaled @ self.up[context], self.second[:, item]], dim=1)  # (Z, S + I)
+        return torch.addmm(shared, torch.cat([known, x1[:, item]], dim=1), both.T)
+
+    def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
+        last, head = self.layers[-1], self.head
+        assert head is not None  # a network below a deep one has no logits
+        q, pulled = torch.split(known, [len(request.projected), len(request.pulled)], dim=1)
+        x0, xl, read = self.crossed(request, v, q, len(self.layers) - 1)
+        reached = xl
+        if not last.is_affine:
+            reached = last.mix(last.project(xl) if read is None else read)  # (N, M)
+        logits: Tensor = ((pulled + request.pulled) * reached).sum(dim=1) + x0 @ (head * self.bias)
+        return logits + xl @ head if last.residual else logits
+
+
+class Stacked:
+    """``w·deep(cross(x0))``: the first cross layer is taken apart, and the second one is narrower."""
+
+    def __init__(self, networks: Sequence[CrossNetwork], deep: DeepNetwork, head: Tensor, sides: Sides) -> None:
+        self.networks = [Crossed(network, None, sides) for network in networks]
+        self.deep, self.head = deep, head
+
+    def item(self, v: Tensor) -> Tensor:
+        return torch.cat([one.item(v) for one in self.networks], dim=1)
+
+    def request(self, c: Tensor) -> list[_Request]:
+        return [one.request(c) for one in self.networks]
+
+    def logits(self, request: list[_Request], v: Tensor, known: Tensor) -> Tensor:
+        parts = torch.split(known, [len(one.projected) for one in request], dim=1)
+        each = zip(self.networks, request, parts, strict=True)
+        crossed = [one.crossed(state, v, q, len(one.layers))[1] for one, state, q in each]
+        hidden: Tensor = self.deep(torch.cat(crossed, dim=1))
+        return hidden @ self.head

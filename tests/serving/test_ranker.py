@@ -1,0 +1,259 @@
+"""Rankings against the plain model's scores of full rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+
+import crossrank as cr
+from crossrank.data import Encoder
+from crossrank.data.prepare import prepare
+from crossrank.errors import ConfigError, DataError, SchemaError
+from crossrank.models import MODELS, build_model, parse_model_settings
+from crossrank.runs import Run
+from crossrank.schema import Cross, Date, Schema
+from crossrank.serving.ranker import Ranker
+
+ITEM = ["item", "category", "tags", "price", "age_days"]
+SPLIT = {"dcn-v2", "dcn-mix", "cross-net", "cross-net-mix", "dnn"}
+SMALL = {"embedding": {"dim": 4}}
+
+
+class Untrained(Run):
+    """A run without a folder: random weights, in float64 unless told otherwise."""
+
+    def __init__(self, encoder: Encoder, *, double: bool = True, **settings) -> None:
+        self.encoder = encoder
+        torch.manual_seed(1)
+        values = {**SMALL, **settings}
+        if MODELS[values.get("name", "dcn-v2")].settings.__dataclass_fields__.get("deep"):
+            values.setdefault("deep", {"sizes": [8, 6]})
+        self.model = build_model(parse_model_settings(values), encoder.features).eval()
+        with torch.no_grad():
+            for table in self.model.tables():
+                table.weight.normal_(std=0.4)
+        self.model = self.model.double() if double else self.model
+
+    schema = property(lambda self: self.encoder.schema)
+
+
+@pytest.fixture(scope="module")
+def items(clicks) -> pl.DataFrame:
+    """Two hundred items, the last of them unseen, or with nothing known."""
+    items = clicks.unique("item", maintain_order=True).select(ITEM).head(200)
+    unseen = {"item": ["new", "nothing"], "category": ["unheard", None], "tags": ["x|y", None], "price": [1e6, None]}
+    return pl.concat([items, pl.DataFrame({**unseen, "age_days": [None, None]}, schema=items.schema)])
+
+
+@pytest.fixture(scope="module")
+def context(clicks) -> dict:
+    return {name: value for name, value in clicks.row(5, named=True).items() if name not in [*ITEM, "click"]}
+
+
+def full_rows(context, items) -> list[dict]:
+    return [{**context, **row} for row in items.iter_rows(named=True)]
+
+
+def expected(run, context, items):
+    with torch.no_grad():
+        return run.model(run.encoder.encode_rows(full_rows(context, items)).features()).numpy()
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_ranks_by_its_own_scores_in_its_own_order(dataset, items, context, name) -> None:
+    run = Untrained(dataset.encoder, name=name)
+    ranker = Ranker(run).load(items, id="item")
+    if name == "dcn-v2":
+        assert ranker.how == "split"
+    assert (ranker.how == "split") is (name in SPLIT)
+    plain = expected(run, context, items)
+    found = ranker.rank(context, k=len(items))
+    np.testing.assert_allclose(found.logits, plain[found.positions], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(found.positions, np.argsort(-plain, kind="stable"))
+    assert found.ids == [items["item"][int(place)] for place in found.positions]
+    np.testing.assert_allclose(found.scores, 1 / (1 + np.exp(-found.logits)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])
+def test_scores_in_float32_are_those_of_predict(dataset, items, context, structure) -> None:
+    run = Untrained(dataset.encoder, structure=structure, double=False)
+    found = Ranker(run).load(items, id="item").rank(context, k=50)
+    predicted = run.predict(full_rows(context, items))
+    np.testing.assert_allclose(found.scores, predicted[found.positions], atol=1e-6)
+    half = Ranker(run).load(items, id="item", precision="bfloat16")
+    assert half.bytes_per_item * 2 == Ranker(run).load(items, id="item").bytes_per_item
+    np.testing.assert_allclose(half.rank(context, k=300).scores.mean(), predicted.mean(), atol=0.02)
+
+
+def test_an_ensemble_ranks_by_the_mean_of_its_members(dataset, items, context) -> None:
+    run = Untrained(dataset.encoder, structure="parallel", ensemble=3)
+    ranker = Ranker(run).load(items, id="item")
+    assert ranker.how == "split"
+    found = ranker.rank(context)
+    np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], atol=1e-6)
+
+
+def test_a_catalogue_may_be_a_frame_a_file_or_dictionaries(dataset, items, context, tmp_path) -> None:
+    run = Untrained(dataset.encoder)
+    items.write_parquet(tmp_path / "items.parquet")
+    items.write_csv(tmp_path / "items.csv")
+    sources = [items, pd.DataFrame(items.to_dict(as_series=False)), tmp_path / "items.parquet", tmp_path / "items.csv", items.to_dicts()]
+    rankings = [Ranker(run).load(source, id="item").rank(context) for source in sources]
+    for ranking in rankings[1:]:
+        assert ranking.ids == rankings[0].ids
+        np.testing.assert_allclose(ranking.logits, rankings[0].logits, atol=1e-6)
+
+
+def test_candidates_are_ids_or_rows(dataset, items, context) -> None:
+    ranker = Ranker(Untrained(dataset.encoder)).load(items, id="item")
+    every = ranker.rank(context, k=len(items))
+    some = items["item"].to_list()[50:10:-1]
+    by_id = ranker.rank(context, some, k=5)
+    assert by_id.ids == [id_ for id_ in every.ids if id_ in some][:5]
+    assert by_id.ids == [some[place] for place in by_id.positions]
+    rows = items[10:60].to_dicts()
+    by_row = ranker.rank(context, rows, k=5)
+    assert by_row.ids == [rows[place]["item"] for place in by_row.positions]
+    without = Ranker(Untrained(dataset.encoder)).rank(context, rows, k=5)
+    assert without.ids == by_row.positions.tolist()
+    np.testing.assert_allclose(without.logits, by_row.logits, atol=1e-9)
+    assert len(ranker.rank(context, [], k=5)) == 0
+
+
+def test_what_is_excluded_or_masked_out_is_not_ranked(dataset, items, context) -> None:
+    ranker = Ranker(Untrained(dataset.encoder)).load(items, id="item")
+    every = ranker.rank(context, k=len(items)).ids
+    assert ranker.rank(context, k=3, exclude=every[:2] + ["never heard of"]).ids == every[2:5]
+    mask = np.isin(items["item"].to_list(), every[::2])
+    assert ranker.rank(context, k=4, mask=mask, exclude=every[:1]).ids == every[2:10:2]
+    assert ranker.rank(context, every[:6], k=9, mask=[False] * 5 + [True]).ids == every[5:6]
+
+
+def test_of_equal_items_the_first_comes_first(dataset, items, context) -> None:
+    same = pl.concat([items.head(1).with_columns(pl.lit(name).alias("name")) for name in "abcdefgh"])
+    ranker = Ranker(Untrained(dataset.encoder)).load(same, id="name")
+    assert ranker.rank(context, k=3).ids == ["a", "b", "c"]
+    assert ranker.rank(context, list("hgfedcba"), k=3).ids == ["h", "g", "f"]
+
+
+def test_unseen_and_missing_values_of_the_context_rank_too(dataset, items, context) -> None:
+    run = Untrained(dataset.encoder, structure="parallel")
+    ranker = Ranker(run).load(items, id="item")
+    odd = [dict.fromkeys(context), {**context, "user": "nobody", "hour": None}]
+    for one, found in zip(odd, ranker.rank_many(odd, k=len(items)), strict=True):
+        np.testing.assert_allclose(found.logits, expected(run, one, items)[found.positions], atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def wide(clicks, tmp_path_factory):
+    """Numbers as values and pieces, dates on both sides, crosses of one side."""
+    days = pl.Series("made", [f"2024-0{1 + i % 9}-1{i % 9}" for i in range(len(clicks))])
+    times = pl.Series("time", [f"2024-11-1{i % 9} 1{i % 7}:00" for i in range(len(clicks))])
+    frame = clicks.with_columns(days, times)
+    from crossrank.data.generators.demo import schema
+
+    columns = [
+        dataclasses.replace(column, encoding="scalar+values+pieces") if column.kind == "numeric" else column
+        for column in schema().features
+    ]
+    dates = [Date(name="made", parts=("month", "age"), reference="2025-01-01"), Date(name="time", parts=("hour",))]
+    crosses = [Cross(of=("country", "device")), Cross(of=("item", "category"), ids=False), Cross(of=("user",))]
+    whole = Schema([*columns, *dates, *crosses], schema().label)
+    return prepare(frame, whole, tmp_path_factory.mktemp("wide") / "dataset"), frame
+
+
+def rows_of(frame):
+    own = [*ITEM, "made"]
+    catalogue = frame.unique("item", maintain_order=True).select(own).head(50)
+    return catalogue, {name: value for name, value in frame.row(3, named=True).items() if name not in own}
+
+
+@pytest.mark.parametrize("structure", ["cross-only", "stacked"])
+def test_dates_pieces_values_and_crosses_of_one_side_are_split(wide, structure) -> None:
+    dataset, frame = wide
+    items, context = rows_of(frame)
+    run = Untrained(dataset.encoder, structure=structure)
+    for source in (items, items.to_dicts()):
+        ranker = Ranker(run).load(source, id="item")
+        assert ranker.how == "split"
+        found = ranker.rank(context, k=50)
+        np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], atol=1e-6)
+
+
+def test_a_cross_of_both_sides_is_scored_plainly_and_says_so(clicks, items, context, tmp_path) -> None:
+    from crossrank.data.generators.demo import schema
+
+    whole = schema().with_crosses([Cross(of=("user", "category"), min_count=1), Cross(of=("item", "category"))])
+    dataset = prepare(clicks, whole, tmp_path / "dataset")
+    run = Untrained(dataset.encoder)
+    ranker = Ranker(run).load(items, id="item")
+    assert ranker.how == "plain: 'user x category' cross the context with the item"
+    found = ranker.rank(context, k=len(items))
+    np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], atol=1e-6)
+
+
+def test_a_model_whose_formula_is_not_its_terms_is_scored_plainly(dataset, items, context, monkeypatch) -> None:
+    run = Untrained(dataset.encoder, structure="cross-only")
+    original = type(run.model).logits
+    monkeypatch.setattr(type(run.model), "logits", lambda self, x0: 2 * original(self, x0))
+    ranker = Ranker(run).load(items, id="item")
+    assert ranker.how == "plain: DCNV2 has another formula than its terms"
+    found = ranker.rank(context)
+    np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], atol=1e-6)
+
+
+def test_the_pairs_behind_a_score_are_told(run, items, context) -> None:
+    ranker = cr.Ranker.open(run.path).load(items, id="item")
+    found = ranker.rank(context, k=2, explain=True)
+    for explanation, logit in zip(found.explanations, found.logits, strict=True):
+        assert explanation.logit == pytest.approx(logit, abs=1e-5)
+    assert found.explanations[0].pairs
+    rows = items.head(3).to_dicts()
+    assert len(ranker.rank(context, rows, k=2, explain=True).explanations) == 2
+
+
+def declared(encoder, **sides) -> Encoder:
+    columns = [dataclasses.replace(one, side=sides.get(one.name)) for one in encoder.schema.features]
+    schema = dataclasses.replace(encoder.schema, features=columns)
+    return Encoder(schema, encoder.vocabularies, encoder.statistics)
+
+
+def test_sides_of_the_schema_are_checked_against_the_catalogue(dataset, items, context) -> None:
+    encoder = declared(dataset.encoder, item="item", user="context", price="item")
+    assert Schema.from_dict(encoder.schema.to_dict()) == encoder.schema
+    run = Untrained(encoder)
+    assert Ranker(run).load(items, id="item").how == "split"
+    with pytest.raises(SchemaError, match=r"Column 'price' of the schema is missing from the catalogue"):
+        Ranker(run).load(items.drop("price"), id="item")
+    with pytest.raises(SchemaError, match=r"Column 'user' is the context's by the schema, so the catalogue must not"):
+        Ranker(run).load(items.with_columns(pl.lit("u1").alias("user")), id="item")
+    everything = items.with_columns(pl.lit("u1").alias("user"), pl.lit("DE").alias("country"))
+    named = Ranker(run, item=ITEM).load(everything, id="item").rank(context)
+    assert named.ids == Ranker(run).load(items, id="item").rank(context).ids
+
+
+def test_mistakes_are_told_with_a_way_out(dataset, items, context) -> None:
+    run = Untrained(dataset.encoder)
+    ranker = Ranker(run).load(items, id="item")
+    for call, kind, message in [
+        (lambda: ranker.rank(context, ["ad-nothing"]), DataError, r"must be an item of the catalogue; got 'ad-nothing'"),
+        (lambda: ranker.rank(context, [["ad"]]), DataError, r"must be an item of the catalogue; got \['ad'\]"),
+        (lambda: ranker.rank({"user": "u1"}), SchemaError, r"Column '\w+' of the schema is missing from the context"),
+        (lambda: ranker.rank(context, [{"item": 1}]), SchemaError, r"is missing from the context"),
+        (lambda: ranker.rank(context, k=0), ConfigError, r"k must be a number from 1 on; got 0"),
+        (lambda: ranker.rank(context, mask=[True]), DataError, r"A mask must have a true or false for each of 202"),
+        (lambda: Ranker(run).rank(context), ConfigError, r"none is loaded. Call load"),
+        (lambda: Ranker(run, item=["itme"]).load(items, id="item"), SchemaError, r"Did you mean 'item'\?"),
+        (lambda: Ranker(run).load(items, id="sku"), SchemaError, r"Column 'sku' .* missing from the catalogue"),
+        (lambda: Ranker(run).load(pl.DataFrame({"sku": [1]}), id="sku"), SchemaError, r"must have columns of the schema"),
+        (lambda: Ranker(run).load(pl.concat([items, items]), id="item"), DataError, r"an id of its own; 'ad\d+'"),
+        (lambda: Ranker(run).load([], id="item"), SchemaError, r"must have columns of the schema"),
+        (lambda: Ranker(run).load(items, id="item", precision="int3"), ConfigError, r"precision must be"),
+    ]:
+        with pytest.raises(kind, match=message):
+            call()

@@ -1,0 +1,122 @@
+"""A logit that is taken apart is the plain model's, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from crossrank.models import build_model, parse_model_settings
+from crossrank.nn import CrossLayer, CrossNetwork
+from crossrank.schema import Feature
+from crossrank.serving.polynomial import Sides
+from crossrank.serving.splitting import Split, can_split
+
+WIDTHS = {"user": 5, "item": 3, "hour": 2, "tags": 3}
+FEATURES = [
+    *(Feature(name, "categorical", 9, embedding_dim=width) for name, width in WIDTHS.items()),
+    Feature("age", "numeric"),
+    Feature("price", "numeric", width=3),
+]
+ITEM = ("item", "tags", "price")  # between the others, so that no side is one slice
+MIXTURES = [
+    {"layer": "mixture", "rank": 2, "num_experts": 3, "gate": gate, **activation}
+    for gate in ("softmax", "sigmoid", "constant")
+    for activation in ({}, {"activation": "tanh"}, {"activation": "relu"})
+]
+LAYERS = [{"layer": "full"}, {"layer": "low_rank", "rank": 2}, {"layer": "low_rank", "rank": 12}, *MIXTURES]
+DEEP = {"deep": {"sizes": [6, 4]}}
+
+
+def sides_of(layout) -> Sides:
+    slots = {True: [], False: []}
+    for slot in layout.slots:
+        slots[slot.name in ITEM] += range(slot.start, slot.stop)
+    return Sides(torch.tensor(slots[False]), torch.tensor(slots[True]))
+
+
+def build(**settings):
+    torch.manual_seed(0)
+    model = build_model(parse_model_settings(settings), FEATURES).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.5)
+    return model
+
+
+@torch.no_grad()
+def assert_split(model, num_items: int) -> Split:
+    """The terms' logits of one context with some items, against the model's."""
+    sides = sides_of(model.layout)
+    split = Split(model.terms(), sides)
+    c, v = torch.randn(len(sides.context)).double(), torch.randn(num_items, len(sides.item)).double()
+    x0 = torch.empty(num_items, model.layout.input_dim).double()
+    x0[:, sides.context], x0[:, sides.item] = c, v
+    expected = model.logits(x0)
+    torch.testing.assert_close(split.logits(split.request(c), split.item(v)), expected, rtol=1e-11, atol=1e-11)
+    if split.inner_products:
+        parts = split.item(v).split(split.widths, dim=1)[1:]
+        products = sum(
+            term.psi(v, known) @ term.phi(c) + term.request(c).constant
+            for term, known in zip(split.inner_products, parts, strict=True)
+        )
+        torch.testing.assert_close(products + split.bias, expected, rtol=1e-11, atol=1e-11)
+    return split
+
+
+@pytest.mark.parametrize("num_items", [0, 1, 40])
+@pytest.mark.parametrize("num_layers", [1, 2, 3, 4])
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: "-".join(map(str, layer.values())))
+@pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])
+def test_a_logit_taken_apart_is_the_model_s(structure, layer, num_layers, num_items) -> None:
+    assert_split(build(structure=structure, cross={**layer, "num_layers": num_layers}, **DEEP), num_items)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("options", [(False, True), (True, False), (False, False)], ids=str)
+@pytest.mark.parametrize("layer", [{}, {"layer": "low_rank", "rank": 2}, *MIXTURES[:4:3]], ids=str)
+@pytest.mark.parametrize("structure", ["cross-only", "stacked"])
+def test_layers_without_bias_or_residual_are_taken_apart_too(structure, layer, options, num_layers) -> None:
+    model = build(structure=structure, cross={"num_layers": num_layers}, **DEEP)
+    bias, residual = options
+    model.cross[0] = CrossNetwork(
+        model.layout.input_dim, num_layers=num_layers, bias=bias, residual=residual, **layer
+    ).double()
+    assert_split(model, 40)
+
+
+@pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])
+def test_several_networks_are_summed_or_stand_side_by_side(structure) -> None:
+    assert_split(build(structure=structure, cross={"num_networks": 2}, **DEEP), 40)
+
+
+@pytest.mark.parametrize("sizes", [[], [5], [6, 4]], ids=str)
+def test_the_first_layer_of_a_deep_network_is_taken_apart(sizes) -> None:
+    assert_split(build(name="dnn", deep={"sizes": sizes}), 40)
+    assert_split(build(structure="stacked", deep={"sizes": sizes}), 40)
+
+
+def test_an_item_of_two_full_layers_costs_three_numbers_for_each_of_its_own_and_one() -> None:
+    split = assert_split(build(structure="cross-only", cross={"num_layers": 2}), 3)
+    assert sum(split.widths) == 3 * len(split.sides.item) + 1
+    split = assert_split(build(structure="cross-only", cross={"num_layers": 2, "layer": "low_rank", "rank": 2}), 3)
+    assert sum(split.widths) == len(split.sides.item) + 4 * 2 + 1
+
+
+def test_only_networks_of_up_to_two_affine_layers_are_inner_products() -> None:
+    for layers, expected in ((1, True), (2, True), (3, False)):
+        split = assert_split(build(structure="cross-only", cross={"num_layers": layers}), 3)
+        assert bool(split.inner_products) is expected
+    assert not assert_split(build(structure="parallel", **DEEP), 3).inner_products
+    assert not assert_split(build(structure="cross-only", cross=MIXTURES[0]), 3).inner_products
+
+
+class Doubled(CrossLayer):
+    def forward(self, x0, xl):
+        return 2 * super().forward(x0, xl)
+
+
+def test_a_layer_with_a_forward_of_its_own_does_not_inherit_how_its_parent_is_taken_apart() -> None:
+    model = build(structure="cross-only")
+    assert can_split(model.terms())
+    model.cross[0].layers[0] = Doubled(model.layout.input_dim)
+    assert not can_split(model.terms())
