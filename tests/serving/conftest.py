@@ -27,9 +27,9 @@ def served(run):
 
 
 @pytest.fixture(scope="session")
-def make_client(served):
-    def make(model=served, **settings) -> TestClient:
-        app = App(ServeSettings(run=model.run.path, **settings), model)
+def make_client(served, run):
+    def make(model=served, run=run.path, **settings) -> TestClient:
+        app = App(ServeSettings(run=run, **settings), model)
         return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
     return make

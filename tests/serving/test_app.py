@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from crossrank.errors import DataError, SchemaError
 from crossrank.serving.http.served import Served
 
 ADMIN = {"authorization": "Bearer an-admin-token-of-ours"}
@@ -70,13 +69,16 @@ def test_items_of_a_catalogue_are_named_by_id(make_client, run, rows, catalogue)
     assert unknown.status_code == 400 and "'nothing'" in unknown.json()["error"]
 
 
-def test_a_catalogue_must_name_each_item_once(run, catalogue, tmp_path) -> None:
-    with pytest.raises(SchemaError, match="must have a column 'itm'"):
-        Served.open(run.path, catalogue, "itm")
-    frame = pl.read_parquet(catalogue)
-    pl.concat([frame, frame.head(1)]).write_parquet(tmp_path / "twice.parquet")
-    with pytest.raises(DataError, match="comes twice"):
-        Served.open(run.path, tmp_path / "twice.parquet", "item")
+def test_ids_may_be_left_out_and_reasons_told(make_client, run, rows, catalogue) -> None:
+    client = make_client(Served.open(run.path, catalogue, "item"), catalogue=catalogue, id="item")
+    context = {name: rows[0][name] for name in ("user", "country", "language", "device", "hour")}
+    first, second = client.post("/rank", json={"context": context, "k": 2, "explain": True}).json()["items"]
+    assert client.post("/rank", json={"context": context, "k": 1, "exclude": [first["id"]]}).json()["items"] == [
+        {"id": second["id"], "score": second["score"]}
+    ]
+    told = second["reasons"]
+    assert len(told["alone"]) == len(told["pairs"]) == 5 and told["pairs"][0]["left"]
+    assert client.post("/rank", json={"context": context, "k": 21, "explain": True}).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_a_reload_puts_another_run_in_place_and_a_broken_one_changes_nothing(mak
     link = tmp_path / "current"
     shutil.copytree(run.path, tmp_path / "first")
     link.symlink_to("first")
-    client = make_client(Served.open(link), admin_token=ADMIN["authorization"].removeprefix("Bearer "))
+    client = make_client(Served.open(link), link, admin_token=ADMIN["authorization"].removeprefix("Bearer "))
     before = client.post("/score", json=rows[0]).json()
     (tmp_path / "broken").mkdir()
     link.unlink()

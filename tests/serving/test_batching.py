@@ -112,6 +112,18 @@ def test_a_request_that_was_given_up_is_not_scored() -> None:
     assert model.passes == [1]
 
 
+def test_a_request_whose_turn_comes_too_late_is_told_so() -> None:
+    model = Doubling()
+
+    async def ask():
+        batcher = Batcher(max_batch=4, max_wait=0.02, queue=10, seconds=0.001)
+        with pytest.raises(TimeoutError):
+            await batcher.score(model, numbers(1))
+
+    asyncio.run(ask())
+    assert model.passes == []
+
+
 def test_a_full_queue_answers_503_and_when_to_come_again(make_client, rows) -> None:
     client = make_client()
     client.app.batcher = SimpleNamespace(score=full)

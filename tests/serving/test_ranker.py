@@ -102,7 +102,13 @@ def test_a_catalogue_may_be_a_frame_a_file_or_dictionaries(dataset, items, conte
     run = Untrained(dataset.encoder)
     items.write_parquet(tmp_path / "items.parquet")
     items.write_csv(tmp_path / "items.csv")
-    sources = [items, pd.DataFrame(items.to_dict(as_series=False)), tmp_path / "items.parquet", tmp_path / "items.csv", items.to_dicts()]
+    sources = [
+        items,
+        pd.DataFrame(items.to_dict(as_series=False)),
+        tmp_path / "items.parquet",
+        tmp_path / "items.csv",
+        items.to_dicts(),
+    ]
     rankings = [Ranker(run).load(source, id="item").rank(context) for source in sources]
     for ranking in rankings[1:]:
         assert ranking.ids == rankings[0].ids
@@ -241,7 +247,11 @@ def test_mistakes_are_told_with_a_way_out(dataset, items, context) -> None:
     run = Untrained(dataset.encoder)
     ranker = Ranker(run).load(items, id="item")
     for call, kind, message in [
-        (lambda: ranker.rank(context, ["ad-nothing"]), DataError, r"must be an item of the catalogue; got 'ad-nothing'"),
+        (
+            lambda: ranker.rank(context, ["ad-nothing"]),
+            DataError,
+            r"must be an item of the catalogue; got 'ad-nothing'",
+        ),
         (lambda: ranker.rank(context, [["ad"]]), DataError, r"must be an item of the catalogue; got \['ad'\]"),
         (lambda: ranker.rank({"user": "u1"}), SchemaError, r"Column '\w+' of the schema is missing from the context"),
         (lambda: ranker.rank(context, [{"item": 1}]), SchemaError, r"is missing from the context"),
@@ -250,7 +260,11 @@ def test_mistakes_are_told_with_a_way_out(dataset, items, context) -> None:
         (lambda: Ranker(run).rank(context), ConfigError, r"none is loaded. Call load"),
         (lambda: Ranker(run, item=["itme"]).load(items, id="item"), SchemaError, r"Did you mean 'item'\?"),
         (lambda: Ranker(run).load(items, id="sku"), SchemaError, r"Column 'sku' .* missing from the catalogue"),
-        (lambda: Ranker(run).load(pl.DataFrame({"sku": [1]}), id="sku"), SchemaError, r"must have columns of the schema"),
+        (
+            lambda: Ranker(run).load(pl.DataFrame({"sku": [1]}), id="sku"),
+            SchemaError,
+            r"must have columns of the schema",
+        ),
         (lambda: Ranker(run).load(pl.concat([items, items]), id="item"), DataError, r"an id of its own; 'ad\d+'"),
         (lambda: Ranker(run).load([], id="item"), SchemaError, r"must have columns of the schema"),
         (lambda: Ranker(run).load(items, id="item", precision="int3"), ConfigError, r"precision must be"),

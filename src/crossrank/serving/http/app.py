@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from crossrank import __version__
 from crossrank.errors import CrossRankError
-from crossrank.serving.http.batching import Batcher
-from crossrank.serving.http.bodies import BodyReader, RefusedError, check_row, json_of, kind_of, rows_of
+from crossrank.serving.http.batching import Batcher, BusyError
+from crossrank.serving.http.bodies import BodyReader, RefusedError, json_of, ranking_of, rows_of
 from crossrank.serving.http.gate import Gate
 from crossrank.serving.http.logs import log
 from crossrank.serving.http.metrics import Metrics
@@ -25,7 +26,7 @@ from crossrank.serving.http.protocol import HEADER, metadata, read_inference, wr
 from crossrank.serving.http.served import Row, Scores, Served
 from crossrank.serving.http.settings import ServeSettings
 
-MOST_K = 10_000
+MOST_ASIDE = 64
 
 
 class App:
@@ -51,15 +52,20 @@ class App:
         self.metrics.loaded.labels(model.version).set(1)
         self.bodies = BodyReader(settings.max_body, settings.timeout_seconds)
         self.batcher = Batcher(
-            max_batch=settings.max_batch, max_wait=settings.max_wait_ms / 1000, queue=settings.queue, watch=self._watch
+            max_batch=settings.max_batch,
+            max_wait=settings.max_wait_ms / 1000,
+            queue=settings.queue,
+            seconds=settings.timeout_seconds,
+            watch=self._watch,
         )
         self._loading, self._shadowing = asyncio.Lock(), False
+        self._thread, self._asides = ThreadPoolExecutor(1), 0
         self._tasks: set[asyncio.Task[None]] = set()
         model_path = "/v2/models/{name}"
         version_path = model_path + "/versions/{version}"
         both = ((path, f"{path}/ready", f"{path}/infer") for path in (model_path, version_path))
         routes = [
-            Route("/score", self.score, methods=["POST"]),
+            Route("/score", self.score, methods=["POST"]),  # for the answer to other methods
             Route("/rank", self.rank, methods=["POST"]),
             *(
                 route
@@ -78,60 +84,58 @@ class App:
             Route("/admin/reload", self.reload_now, methods=["POST"]),
             Route("/", self.page),
         ]
-        router = Router(routes, redirect_slashes=False, default=_nowhere)
-        self.gate = Gate(router, self.metrics, token=settings.token, admin_token=settings.admin_token)
+        self._others = Router(routes, redirect_slashes=False, default=_nowhere)
+        self.gate = Gate(self._route, self.metrics, token=settings.token, admin_token=settings.admin_token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.gate(scope, receive, send)
 
-    async def _scores(self, model: Served, rows: Sequence[Row]) -> Scores:
-        async with asyncio.timeout(self.settings.timeout_seconds):
-            return await self.batcher.score(model, rows)
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") == "/score" and scope["method"] == "POST":  # by far the most frequent: the shortest way
+            await (await self.score(Request(scope, receive)))(scope, receive, send)
+        else:
+            await self._others(scope, receive, send)
 
     async def score(self, request: Request) -> Response:
         content = json_of(await self.bodies.read(request))
         model = self.model
         rows = rows_of(content, model, self.settings.max_rows)
-        scores = await self._scores(model, rows)
+        scores = await self.batcher.score(model, rows)
         return _json({"scores": scores.tolist(), "model": model.version})
 
     async def rank(self, request: Request) -> Response:
         content = json_of(await self.bodies.read(request))
-        model, most = self.model, self.settings.max_rows
-        context, items, k = content.get("context", {}), content.get("items"), content.get("k", 20)
-        if type(k) is not int or not 1 <= k <= MOST_K:
-            raise RefusedError(400, f"k must be a whole number between 1 and {MOST_K:,}.")
-        if model.schema.label.kind == "classes":
-            raise RefusedError(400, "Ranking needs one score for each item; this model answers with several classes.")
-        check_row(context, "context", model)
-        if items is None and model.catalogue is not None:
-            items = list(model.catalogue)
-        if not isinstance(items, list):
-            raise RefusedError(400, f"items must be an array of objects or ids; got {kind_of(items)}.")
-        if len(items) > most:
-            raise RefusedError(413, f"A request must have at most {most:,} items; got {len(items):,}.")
-        rows = []
-        for place, item in enumerate(items):
-            named = isinstance(item, dict)
-            if named:
-                check_row(item, f"items[{place}]", model)
-            elif not isinstance(item, str | int) or isinstance(item, bool):
-                raise RefusedError(400, f"items[{place}] must be an object or an id; got {kind_of(item)}.")
-            rows.append({**context, **(item if named else model.item(item))})
-        scores = await self._scores(model, rows)
-        best = np.argsort(-scores, kind="stable")[:k].tolist()
-        ranked = [
-            {"index": place, "score": float(scores[place])}
-            | ({} if isinstance(items[place], dict) else {"id": items[place]})
-            for place in best
-        ]
+        model = self.model
+        context, items, k, exclude, explain = ranking_of(content, model, self.settings.max_rows)
+        if items and isinstance(items[0], dict):
+            rows = [{**context, **item} for item in items]
+            scores = await self.batcher.score(model, rows)
+            best = np.argsort(-scores, kind="stable")[:k].tolist()
+            ranked = [{"index": place, "score": float(scores[place])} for place in best]
+        else:
+            ranked = await self._aside(model.rank, context, items, k, exclude)
+        if explain:
+            for one in ranked:
+                row = rows[one["index"]] if "index" in one else {**context, **model.item(one["id"])}
+                one["reasons"] = await self._aside(model.reasons, row)
         return _json({"items": ranked, "model": model.version})
+
+    async def _aside(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Do something in a thread of its own, one after the other; not too much may wait."""
+        if self._asides >= MOST_ASIDE:
+            raise BusyError
+        self._asides += 1
+        try:
+            async with asyncio.timeout(self.settings.timeout_seconds):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+        finally:
+            self._asides -= 1
 
     async def infer(self, request: Request) -> Response:
         model = self._asked(request)
         body = await self.bodies.read(request)
         rows, content = read_inference(body, request.headers.get(HEADER), model, self.settings.max_rows)
-        answer, headers = write_inference(model, content, await self._scores(model, rows))
+        answer, headers = write_inference(model, content, await self.batcher.score(model, rows))
         return Response(answer, headers=headers)
 
     def _asked(self, request: Request) -> Served:
@@ -162,10 +166,10 @@ class App:
             {
                 "name": model.name,
                 "version": model.version,
-                "model": model.run.config["model"]["name"],
+                "model": model.kind,
                 "label": {"name": label.name, "kind": label.kind, "classes": label.classes},
                 "columns": [{"name": one.input, "kind": one.kind} for one in model.schema.in_table],
-                "items": None if model.catalogue is None else len(model.catalogue),
+                "items": model.num_items,
             }
         )
 
@@ -222,7 +226,7 @@ class App:
 
 
 def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")
+    return Response(orjson.dumps(content, default=str), media_type="application/json")
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:

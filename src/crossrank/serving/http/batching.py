@@ -26,6 +26,7 @@ class Job(NamedTuple):
     model: Served
     rows: Sequence[Row]
     answer: asyncio.Future[Scores]
+    until: float
 
 
 class Batcher:
@@ -35,6 +36,7 @@ class Batcher:
         max_batch: rows of a pass.
         max_wait: seconds that the first of a batch waits for others.
         queue: rows that may wait.
+        seconds: that a request may take in all.
         watch: called after each pass with the model, its rows, their scores and the unseen values.
     """
 
@@ -44,9 +46,11 @@ class Batcher:
         max_batch: int,
         max_wait: float,
         queue: int,
+        seconds: float = 10.0,
         watch: Callable[[Served, Sequence[Row], Scores, dict[str, int]], None] = lambda *_: None,
     ) -> None:
-        self.max_batch, self.max_wait, self.queue, self.watch = max_batch, max_wait, queue, watch
+        self.max_batch, self.max_wait, self.queue, self.seconds = max_batch, max_wait, queue, seconds
+        self.watch = watch
         self.waiting = 0
         self._jobs: deque[Job] = deque()
         self._next: asyncio.Handle | None = None
@@ -56,16 +60,18 @@ class Batcher:
 
         Raises:
             BusyError: where too many rows are waiting already.
+            TimeoutError: where its turn came too late.
         """
         if self.waiting and self.waiting + min(len(rows), self.max_batch) > self.queue:
             raise BusyError
         pieces = [rows[start : start + self.max_batch] for start in range(0, len(rows), self.max_batch)] or [rows]
-        scores = [await self._submit(model, piece) for piece in pieces]
+        until = asyncio.get_running_loop().time() + self.seconds
+        scores = [await self._submit(model, piece, until) for piece in pieces]
         return scores[0] if len(scores) == 1 else np.concatenate(scores)
 
-    def _submit(self, model: Served, rows: Sequence[Row]) -> asyncio.Future[Scores]:
+    def _submit(self, model: Served, rows: Sequence[Row], until: float) -> asyncio.Future[Scores]:
         loop = asyncio.get_running_loop()
-        job = Job(model, rows, loop.create_future())
+        job = Job(model, rows, loop.create_future(), until)
         self._jobs.append(job)
         self.waiting += len(rows)
         if self.max_wait and self.waiting >= self.max_batch and self._next is not None:
@@ -77,11 +83,15 @@ class Batcher:
 
     def _pass(self) -> None:
         jobs: list[Job] = []
-        self._next, room = None, self.max_batch
+        self._next, room, now = None, self.max_batch, asyncio.get_running_loop().time()
         while self._jobs and len(self._jobs[0].rows) <= room and (not jobs or self._jobs[0].model is jobs[0].model):
             job = self._jobs.popleft()
             self.waiting -= len(job.rows)
-            if not job.answer.done():  # its client has gone, or its time is up
+            if job.answer.done():  # its client has gone
+                continue
+            if job.until < now:
+                job.answer.set_exception(TimeoutError())
+            else:
                 room -= len(job.rows)
                 jobs.append(job)
         if self._jobs:

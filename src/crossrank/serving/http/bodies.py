@@ -14,6 +14,7 @@ from crossrank.serving.http.served import Row, Served
 SCALARS = frozenset({str, int, float, bool, type(None)})
 MOST_OTHER_COLUMNS = 100  # which the model does not read
 BYTES_IN_FLIGHT = 2**28
+MOST_K, MOST_EXPLAINED = 10_000, 20
 
 
 class RefusedError(Exception):
@@ -81,6 +82,35 @@ def rows_of(content: Mapping[str, Any], model: Served, most: int) -> Sequence[Ro
     for place, row in enumerate(rows):
         check_row(row, f"rows[{place}]", model)
     return rows
+
+
+def ranking_of(
+    content: Mapping[str, Any], model: Served, most: int
+) -> tuple[Row, list[Any] | None, int, list[Any], bool]:
+    """What a body asks to rank: context, items (None for the whole catalogue), how many, ids left out, with reasons."""
+    context, items, k = content.get("context", {}), content.get("items"), content.get("k", 20)
+    exclude, explain = content.get("exclude", []), content.get("explain", False)
+    if model.schema.label.kind == "classes":
+        raise RefusedError(400, "Ranking needs one score for each item; this model answers with several classes.")
+    if type(explain) is not bool:
+        raise RefusedError(400, f"explain must be true or false; got {kind_of(explain)}.")
+    largest = MOST_EXPLAINED if explain else MOST_K
+    if type(k) is not int or not 1 <= k <= largest:
+        raise RefusedError(400, f"k must be a whole number between 1 and {largest:,}{' with explain' * explain}.")
+    check_row(context, "context", model)
+    if not isinstance(items, list) and not (items is None and model.num_items is not None):
+        raise RefusedError(400, f"items must be an array of objects or ids; got {kind_of(items)}.")
+    if items is not None and len(items) > most:
+        raise RefusedError(413, f"A request must have at most {most:,} items; got {len(items):,}.")
+    rows = items is not None and len(items) > 0 and isinstance(items[0], dict)
+    for place, item in enumerate(items or ()):
+        if rows:
+            check_row(item, f"items[{place}]", model)
+        elif type(item) not in (str, int):
+            raise RefusedError(400, f"items[{place}] must be an id, as the first is; got {kind_of(item)}.")
+    if not isinstance(exclude, list) or (exclude and rows) or not all(type(one) in (str, int) for one in exclude):
+        raise RefusedError(400, "exclude must be an array of ids, and goes with items that have one.")
+    return context, items, k, exclude, explain
 
 
 def check_row(row: Any, where: str, model: Served) -> None:

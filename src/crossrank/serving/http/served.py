@@ -1,99 +1,107 @@
-"""The model that a server answers with: a run, its version, and the items it can rank by their id."""
+"""The model that a server answers with: a scorer, and a ranker where a catalogue is loaded."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data.encoder import UNSEEN_ID
 from crossrank.data.rows import EncodedRows
-from crossrank.data.text import text_of_value
-from crossrank.errors import DataError, SchemaError, did_you_mean
-from crossrank.runs import Run
+from crossrank.data.vocabulary import UNSEEN_ID
+from crossrank.errors import ConfigError, DataError
+from crossrank.serving.bundle import is_bundle
+from crossrank.serving.scorer import Scorer
+
+if TYPE_CHECKING:
+    from crossrank.runs import Run
+    from crossrank.serving.ranker import Ranker
 
 Row: TypeAlias = Mapping[str, Any]
 Scores: TypeAlias = NDArray[np.float32]
+MOST_REASONS = 5
 
 
 class Served:
-    """A run, ready to answer.
-
-    Args:
-        run: the trained model.
-        catalogue: item rows by the text of their id.
+    """A run or a bundle, ready to answer.
 
     Attributes:
-        name: what the run's folder, or the link to it, is called.
-        version: twelve letters that are equal for equal weights, encoders and settings.
+        name: what its folder, or the link to it, is called.
+        version: the fingerprint of the run.
         inputs: the columns that a row must have.
+        lists: those of them that may hold several values.
+        run: where it is a run, which can rank a catalogue and tell reasons.
     """
 
-    def __init__(self, run: Run, catalogue: Mapping[str, Row] | None = None) -> None:
-        self.run, self.schema, self.catalogue = run, run.schema, catalogue
-        self.name = run.path.absolute().name  # a link keeps its name when it is turned to another run
-        self.version = version_of(run)
-        self.inputs = tuple(self.schema.inputs)
+    def __init__(self, name: str, scorer: Scorer, run: Run | None = None, ranker: Ranker | None = None) -> None:
+        self.name, self.scorer, self.run, self.ranker = name, scorer, run, ranker
+        self.version, self.schema = scorer.version, scorer.schema
+        self.inputs = self.schema.inputs
         self.lists = {column.input for column in self.schema.multivalent}
+        self._categorical = [column.name for column in self.schema.categorical]
 
     @classmethod
     def open(cls, path: Path, catalogue: Path | None = None, id: str | None = None) -> Served:  # noqa: A002
-        """Open a run, and a table of items where one is given."""
+        """Open a run or a bundle, and a table of items where one is given; what is made at first use is made now."""
+        name = path.absolute().name  # a link keeps its name when it is turned to another run
+        if is_bundle(path):
+            if catalogue is not None:
+                raise ConfigError("A catalogue is ranked by a run; got a bundle.", hint="Serve the run itself.")
+            return cls(name, Scorer.open(path))
+        from crossrank.runs import Run
+        from crossrank.serving.ranker import Ranker
+
         run = Run.open(path)
-        served = cls(run, read_catalogue(catalogue, id, run) if catalogue is not None and id is not None else None)
-        for rows in (1, 2, 64):  # what is made at first use is made now
-            served.score([dict.fromkeys(served.inputs)] * rows)
-        return served
+        ranker = Ranker.open(run).load(catalogue, id=id) if catalogue is not None and id is not None else None
+        return cls(name, Scorer.open(run), run, ranker)
+
+    @property
+    def kind(self) -> str:
+        """What computes the scores."""
+        return str(self.run.config["model"]["name"]) if self.run else f"onnx, {self.scorer.precision}"
+
+    @property
+    def num_items(self) -> int | None:
+        """How many items are loaded, if any are."""
+        return len(self.ranker.loaded) if self.ranker else None
 
     def score(self, rows: Sequence[Row]) -> tuple[Scores, dict[str, int]]:
         """The answer to each row, and how many values of each column training had not seen."""
-        encoded = self.run.encoder.encode_rows(rows)
-        return self.run.answers([encoded.features()]), self._unseen(encoded)
+        encoded = self.scorer.encoder.encode_rows(rows)
+        return self.scorer.answers(encoded), self._unseen(encoded)
 
     def _unseen(self, encoded: EncodedRows) -> dict[str, int]:
-        names = [column.name for column in self.schema.categorical]
-        counts = dict(zip(names, (encoded.categorical[:, : len(names)] == UNSEEN_ID).sum(axis=0).tolist(), strict=True))
-        for column, (ids, _) in zip(self.schema.multivalent, encoded.bags, strict=True):
-            counts[column.name] = int((ids == UNSEEN_ID).sum())
-        return {name: count for name, count in counts.items() if count}
+        names = self._categorical
+        found = (encoded.categorical[:, : len(names)] == UNSEEN_ID).sum(axis=0).tolist()
+        bags = [int((ids == UNSEEN_ID).sum()) for ids, _ in encoded.bags]
+        named = zip([*names, *(column.name for column in self.schema.multivalent)], [*found, *bags], strict=True)
+        return {name: count for name, count in named if count}
 
-    def item(self, id_: object) -> Row:
-        """The row of an item of the catalogue."""
-        if self.catalogue is None:
+    def rank(self, context: Row, ids: Sequence[Any] | None, k: int, exclude: Sequence[Any]) -> list[dict[str, Any]]:
+        """The best items of the catalogue, or of those named."""
+        if self.ranker is None:
             raise DataError("Items are named by id where a catalogue is loaded; none is.", hint="Send them as objects.")
-        row = self.catalogue.get(text_of_value(id_) or "")
-        if row is None:
-            raise DataError(f"An item must be in the catalogue; got the id {str(id_)[:100]!r}.")
-        return row
+        places = self.ranker.loaded.place_of
+        for place, id_ in enumerate(ids or ()):
+            if id_ not in places:
+                raise DataError(f"items[{place}] must be an item of the catalogue; got {str(id_)[:100]!r}.")
+        if ids is not None and not ids:
+            return []
+        found = self.ranker.rank(context, ids, k=k, exclude=exclude or None)
+        return [{"id": id_, "score": score} for id_, score in zip(found.ids, found.scores.tolist(), strict=True)]
 
+    def item(self, id_: Any) -> Row:
+        """The columns of an item of the catalogue that the model reads."""
+        row = self.ranker.loaded.row(id_) if self.ranker else {}
+        return {name: row[name] for name in self.inputs if name in row}
 
-def version_of(run: Run) -> str:
-    """Equal for runs with equal files."""
-    content = json.dumps(run.info["checksums"], sort_keys=True)
-    return hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+    def reasons(self, row: Row) -> dict[str, Any]:
+        """The features and pairs of features that moved a row's logit most."""
+        from crossrank.evaluation.row_explanation import explain_row
 
-
-def read_catalogue(path: Path, id_: str, run: Run) -> dict[str, Row]:
-    """Item rows by the text of their id; each holds the columns of the table that the model reads."""
-    from crossrank.data.table import open_table
-
-    table = open_table(path)
-    if id_ not in table.columns:
-        hint = did_you_mean(id_, table.columns)
-        raise SchemaError(f"The catalogue {table.name} must have a column '{id_}'; it has none.", hint=hint)
-    columns = [name for name in table.columns if name in run.schema.inputs]
-    items: dict[str, Row] = {}
-    for chunk in table.chunks():
-        ids = chunk.frame[id_].to_list()
-        for place, (value, row) in enumerate(zip(ids, chunk.frame.select(columns).to_dicts(), strict=True)):
-            text = text_of_value(value)
-            if text is None or text in items:
-                problem = "is missing" if text is None else f"'{text}' comes twice"
-                raise DataError(f"Column '{id_}' must name each item once; in {chunk.where(place)} it {problem}.")
-            items[text] = row
-    return items
+        if self.run is None:
+            raise DataError("Reasons are told by a run; a bundle is served.", hint="Leave out explain.")
+        found = explain_row(self.run, row)
+        return {"base": found.base, "alone": found.alone[:MOST_REASONS], "pairs": found.pairs[:MOST_REASONS]}

@@ -76,12 +76,14 @@ def work(settings: ServeSettings, bound: socket.socket, told: Connection) -> Non
     missed: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _: missed.append(number))
     logging.basicConfig(level=logging.WARNING, handlers=[JsonHandler()])
-    import torch
-
+    from crossrank.serving.bundle import is_bundle
     from crossrank.serving.http.app import App
     from crossrank.serving.http.served import Served
 
-    torch.set_num_threads(1)  # processes work side by side, not threads
+    if not is_bundle(settings.run):
+        import torch
+
+        torch.set_num_threads(1)  # processes work side by side, not threads
     try:
         model = Served.open(settings.run, settings.catalogue, settings.id)
         shadow = Served.open(settings.shadow) if settings.shadow else None
