@@ -1,7 +1,8 @@
 """Requests per second and latency of single-row ``/score``, ours and FastAPI with eager PyTorch.
 
 ``python benchmarks/serve.py RUN ROWS.csv --clients 1 16 128 --seconds 5``. One process each, the same run, connections
-kept alive; the clients are one more process on the same machine. The contenders take turns.
+kept alive; the clients are one more process on the same machine. The contenders take turns. The processor time of a
+request is that of the server's processes (Linux), and moves less than the others on a machine that has more to do.
 """
 
 from __future__ import annotations
@@ -25,20 +26,30 @@ HERE = Path(__file__).parent
 PORTS = itertools.count(8731)
 
 
-def commands(run: str, port: int) -> dict[str, list[str]]:
+def commands(run: str, bundle: str | None, port: int) -> dict[str, list[str]]:
     python = sys.executable
+    ours = [python, "-m", "crossrank", "serve", "--port", str(port)]
     return {
-        "crossrank serve": [python, "-m", "crossrank", "serve", run, "--port", str(port)],
         "FastAPI + eager PyTorch": [python, str(HERE / "rivals" / "serve_fastapi.py"), run, str(port)],
+        "crossrank serve, the run": [*ours, run],
+        **({"crossrank serve, its bundle": [*ours, bundle]} if bundle else {}),
     }
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process and its children have used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(processor_seconds(int(child)) for child in children)
+
+
 @contextlib.contextmanager
-def serving(command: list[str], port: int) -> Iterator[None]:
+def serving(command: list[str], port: int) -> Iterator[int]:
     with Path(os.devnull).open("w") as nowhere, subprocess.Popen(command, stderr=nowhere, stdout=nowhere) as process:
         try:
             asyncio.run(until_open(port))
-            yield
+            yield process.pid
         finally:
             process.terminate()
             process.wait(timeout=30)
@@ -81,21 +92,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run")
     parser.add_argument("rows", help="a table that the run can score")
+    parser.add_argument("--bundle", help="the same run as a bundle, made by crossrank export")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 128])
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--repeats", type=int, default=1)
     options = parser.parse_args()
     table = pl.read_csv(options.rows, n_rows=1000)
     bodies = [json.dumps(row).encode() for row in table.to_dicts()]
-    print("| clients | server | requests/s | p50 ms | p99 ms |\n| ---: | --- | ---: | ---: | ---: |")
+    print(
+        "| clients | server | requests/s | p50 ms | p99 ms | processor ms |\n| ---: | --- | ---: | ---: | ---: | ---: |"
+    )
     for clients, _ in itertools.product(options.clients, range(options.repeats)):
-        for name in commands(options.run, 0):
+        for name in commands(options.run, options.bundle, 0):
             port = next(PORTS)
-            with serving(commands(options.run, port)[name], port):
+            with serving(commands(options.run, options.bundle, port)[name], port) as pid:
                 asyncio.run(load(port, bodies, clients, 1.0))
+                before = processor_seconds(pid)
                 times = asyncio.run(load(port, bodies, clients, options.seconds))
+                used = 1000 * (processor_seconds(pid) - before) / len(times)
             p50, p99 = 1000 * np.quantile(times, [0.5, 0.99])
-            print(f"| {clients} | {name} | {len(times) / options.seconds:,.0f} | {p50:.2f} | {p99:.2f} |", flush=True)
+            rate = len(times) / options.seconds
+            print(f"| {clients} | {name} | {rate:,.0f} | {p50:.2f} | {p99:.2f} | {used:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
