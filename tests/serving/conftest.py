@@ -1,8 +1,9 @@
-"""Runs with random weights, which take no training."""
+"""Runs with random weights, which take no training; a served run, and a client of it in this process."""
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,13 @@ from crossrank.models import MODELS, build_model, parse_model_settings
 from crossrank.runs import Run, write_run
 from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
 from crossrank.serving.export import export
+from crossrank.serving.http.app import App
+from crossrank.serving.http.served import Served
+from crossrank.serving.http.settings import ServeSettings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it would rather have another client than httpx
+    from starlette.testclient import TestClient
 
 COLUMNS = [
     Categorical(name="user"),
@@ -73,3 +81,28 @@ def make_run(tmp_path_factory):
 def bundle(run, dataset, tmp_path_factory):
     """The small trained run as a bundle."""
     return export(run, tmp_path_factory.mktemp("bundles") / "small", data=dataset).path
+
+
+@pytest.fixture(scope="session")
+def rows(clicks):
+    """Raw rows as a client has them."""
+    return clicks.drop("click").head(300).to_dicts()
+
+
+@pytest.fixture(scope="session")
+def served(run):
+    return Served.open(run.path)
+
+
+@pytest.fixture(scope="session")
+def make_client(served, run):
+    def make(model=served, run=run.path, **settings) -> TestClient:
+        app = App(ServeSettings(run=run, **settings), model)
+        return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def client(make_client):
+    return make_client()

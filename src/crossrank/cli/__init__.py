@@ -14,13 +14,23 @@ from typing import Annotated, Any
 import typer
 
 import crossrank
-from crossrank.cli import experiments, explaining, exporting, models, schemas, scoring, tables, training
+from crossrank.cli import experiments, explaining, exporting, models, schemas, scoring, serving, tables, training
 from crossrank.cli.app import app, bench_commands, data_commands, say, talk
 from crossrank.errors import CrossRankError
 
 __all__ = [
-    "app", "experiments", "explaining", "exporting", "main", "models", "schemas", "scoring", "tables", "training"
-]  # fmt: skip
+    "app",
+    "experiments",
+    "explaining",
+    "exporting",
+    "main",
+    "models",
+    "schemas",
+    "scoring",
+    "serving",
+    "tables",
+    "training",
+]
 
 # As a newcomer meets them
 ORDER = [
@@ -35,6 +45,7 @@ ORDER = [
     "report",
     "compress",
     "promote",
+    "serve",
     "models",
     "config",
     "cost",

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossrank.data.encoder import check_columns
-from crossrank.data.rows import EncodedRows, concatenate_encoded
+from crossrank.data.rows import SCORING_ROWS, EncodedRows, concatenate_encoded
 from crossrank.errors import DataError, did_you_mean
-from crossrank.models.base import SCORING_ROWS
 from crossrank.serving.pairing import Known, Pairing
 
 Precision = Literal["float32", "bfloat16"]

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from crossrank.data import Encoder
-from crossrank.data.rows import EncodedRows
+from crossrank.data.rows import SCORING_ROWS, EncodedRows
 from crossrank.errors import listing
 from crossrank.models import Model
-from crossrank.models.base import SCORING_ROWS
 from crossrank.serving.sides import Joiner
 from crossrank.serving.splitting import Split, can_split
 

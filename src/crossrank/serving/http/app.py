@@ -1,0 +1,233 @@
+"""What each path answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from crossrank import __version__
+from crossrank.errors import CrossRankError
+from crossrank.serving.http.batching import Batcher, BusyError
+from crossrank.serving.http.bodies import BodyReader, RefusedError, json_of, ranking_of, rows_of
+from crossrank.serving.http.gate import Gate
+from crossrank.serving.http.logs import log
+from crossrank.serving.http.metrics import Metrics
+from crossrank.serving.http.page import PAGE, POLICY
+from crossrank.serving.http.protocol import HEADER, metadata, read_inference, write_inference
+from crossrank.serving.http.served import Row, Scores, Served
+from crossrank.serving.http.settings import ServeSettings
+
+MOST_ASIDE = 64
+
+
+class App:
+    """The answers of one process.
+
+    Args:
+        settings: what the server was told.
+        model: what it answers with; :meth:`reload` puts another in its place.
+        shadow: a model that scores the same rows after they are answered, for the metrics alone.
+        tell_others: called after a reload that was asked for here, so that other processes reload as well.
+    """
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        model: Served,
+        *,
+        shadow: Served | None = None,
+        tell_others: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings, self.model, self.shadow, self.tell_others = settings, model, shadow, tell_others
+        self.metrics = Metrics()
+        self.metrics.loaded.labels(model.version).set(1)
+        self.bodies = BodyReader(settings.max_body, settings.timeout_seconds)
+        self.batcher = Batcher(
+            max_batch=settings.max_batch,
+            max_wait=settings.max_wait_ms / 1000,
+            queue=settings.queue,
+            seconds=settings.timeout_seconds,
+            watch=self._watch,
+        )
+        self._loading, self._shadowing = asyncio.Lock(), False
+        self._thread, self._asides = ThreadPoolExecutor(1), 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        model_path = "/v2/models/{name}"
+        version_path = model_path + "/versions/{version}"
+        both = ((path, f"{path}/ready", f"{path}/infer") for path in (model_path, version_path))
+        routes = [
+            Route("/score", self.score, methods=["POST"]),  # for the answer to other methods
+            Route("/rank", self.rank, methods=["POST"]),
+            *(
+                route
+                for about, ready, infer in both
+                for route in (
+                    Route(infer, self.infer, methods=["POST"]),
+                    Route(about, self.about_v2),
+                    Route(ready, self.ready_v2),
+                )
+            ),
+            Route("/v2/health/live", self.well),
+            Route("/v2/health/ready", self.well),
+            Route("/v2", self.server_v2),
+            Route("/model", self.about),
+            Route("/metrics", self.measured),
+            Route("/admin/reload", self.reload_now, methods=["POST"]),
+            Route("/", self.page),
+        ]
+        self._others = Router(routes, redirect_slashes=False, default=_nowhere)
+        self.gate = Gate(self._route, self.metrics, token=settings.token, admin_token=settings.admin_token)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.gate(scope, receive, send)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") == "/score" and scope["method"] == "POST":  # by far the most frequent: the shortest way
+            await (await self.score(Request(scope, receive)))(scope, receive, send)
+        else:
+            await self._others(scope, receive, send)
+
+    async def score(self, request: Request) -> Response:
+        content = json_of(await self.bodies.read(request))
+        model = self.model
+        rows = rows_of(content, model, self.settings.max_rows)
+        scores = await self.batcher.score(model, rows)
+        return _json({"scores": scores.tolist(), "model": model.version})
+
+    async def rank(self, request: Request) -> Response:
+        content = json_of(await self.bodies.read(request))
+        model = self.model
+        context, items, k, exclude, explain = ranking_of(content, model, self.settings.max_rows)
+        if items and isinstance(items[0], dict):
+            rows = [{**context, **item} for item in items]
+            scores = await self.batcher.score(model, rows)
+            best = np.argsort(-scores, kind="stable")[:k].tolist()
+            ranked = [{"index": place, "score": float(scores[place])} for place in best]
+        else:
+            ranked = await self._aside(model.rank, context, items, k, exclude)
+        if explain:
+            for one in ranked:
+                row = rows[one["index"]] if "index" in one else {**context, **model.item(one["id"])}
+                one["reasons"] = await self._aside(model.reasons, row)
+        return _json({"items": ranked, "model": model.version})
+
+    async def _aside(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Do something in a thread of its own, one after the other; not too much may wait."""
+        if self._asides >= MOST_ASIDE:
+            raise BusyError
+        self._asides += 1
+        try:
+            async with asyncio.timeout(self.settings.timeout_seconds):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+        finally:
+            self._asides -= 1
+
+    async def infer(self, request: Request) -> Response:
+        model = self._asked(request)
+        body = await self.bodies.read(request)
+        rows, content = read_inference(body, request.headers.get(HEADER), model, self.settings.max_rows)
+        answer, headers = write_inference(model, content, await self.batcher.score(model, rows))
+        return Response(answer, headers=headers)
+
+    def _asked(self, request: Request) -> Served:
+        model, asked = self.model, request.path_params
+        if asked["name"] != model.name or asked.get("version", model.version) != model.version:
+            raise RefusedError(404, f"The model here is '{model.name}', version {model.version}.")
+        return model
+
+    async def about_v2(self, request: Request) -> Response:
+        model = self._asked(request)
+        return _json(metadata(model, [model.version]))
+
+    async def ready_v2(self, request: Request) -> Response:
+        self._asked(request)
+        return Response()
+
+    async def server_v2(self, request: Request) -> Response:
+        return _json({"name": "crossrank", "version": __version__, "extensions": ["binary_tensor_data"]})
+
+    async def well(self, request: Request) -> Response:
+        """A process listens only once its model is loaded and warm: what answers is alive and ready."""
+        return Response()
+
+    async def about(self, request: Request) -> Response:
+        model = self.model
+        label = model.schema.label
+        return _json(
+            {
+                "name": model.name,
+                "version": model.version,
+                "model": model.kind,
+                "label": {"name": label.name, "kind": label.kind, "classes": label.classes},
+                "columns": [{"name": one.input, "kind": one.kind} for one in model.schema.in_table],
+                "items": model.num_items,
+            }
+        )
+
+    async def measured(self, request: Request) -> Response:
+        self.metrics.waiting.set(self.batcher.waiting)
+        return Response(self.metrics.page(), media_type="text/plain; version=0.0.4")
+
+    async def page(self, request: Request) -> Response:
+        return Response(PAGE, media_type="text/html", headers={"content-security-policy": POLICY})
+
+    async def reload_now(self, request: Request) -> Response:
+        old = self.model.version
+        if not await self.reload():
+            raise RefusedError(
+                409, "The run could not be opened; the model that was loaded goes on. The log knows more."
+            )
+        self.tell_others()
+        return _json({"model": self.model.version, "before": old})
+
+    async def reload(self) -> bool:
+        """Open the run anew beside the one in use, and put it in its place; whether it could be opened."""
+        settings = self.settings
+        async with self._loading:
+            try:
+                model = await asyncio.to_thread(Served.open, settings.run, settings.catalogue, settings.id)
+            except CrossRankError as error:
+                self.metrics.reloads.labels("failed").inc()
+                log("reload failed", error=str(error), model=self.model.version)
+                return False
+            self.metrics.loaded.labels(self.model.version).set(0)
+            self.metrics.loaded.labels(model.version).set(1)
+            self.metrics.reloads.labels("done").inc()
+            log("reloaded", before=self.model.version, model=model.version)
+            self.model = model
+            return True
+
+    def _watch(self, model: Served, rows: Sequence[Row], scores: Scores, unseen: dict[str, int]) -> None:
+        self.metrics.passed(scores, unseen, probabilities=model.schema.label.kind != "real")
+        if self.shadow is not None and not self._shadowing and len(rows):  # one at a time; the rest is left out
+            self._shadowing = True
+            task = asyncio.get_running_loop().create_task(self._compare(self.shadow, rows, scores))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _compare(self, shadow: Served, rows: Sequence[Row], scores: Scores) -> None:
+        try:
+            others, _ = await asyncio.to_thread(shadow.score, rows)
+            for difference in np.abs(others - scores).reshape(len(scores), -1).max(axis=1).tolist():
+                self.metrics.shadow.observe(difference)
+        except Exception as error:
+            log("shadow failed", error=str(error)[:200])
+        finally:
+            self._shadowing = False
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content, default=str), media_type="application/json")
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    raise RefusedError(404, "There is nothing at this path.")

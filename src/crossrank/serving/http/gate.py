@@ -1,0 +1,117 @@
+"""What every request passes: who may ask, what an answer may say, and a line in the log."""
+
+from __future__ import annotations
+
+import hmac
+import time
+import traceback
+from typing import Any
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crossrank.errors import CrossRankError
+from crossrank.serving.http.batching import BusyError
+from crossrank.serving.http.bodies import RefusedError
+from crossrank.serving.http.logs import log
+from crossrank.serving.http.metrics import Metrics
+from crossrank.serving.http.settings import is_loopback
+
+OPEN = ("/", "/v2/health/live", "/v2/health/ready")  # say nothing about the model
+LONGEST_MESSAGE = 500
+PATHS = ("/score", "/rank", "/model", "/metrics", "/admin/reload", *OPEN)
+HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+
+
+class Gate:
+    """Lets requests through to an application.
+
+    Args:
+        app: what answers.
+        metrics: where requests are counted.
+        token: what ``Authorization: Bearer`` must say; empty for none, and then the host asked for must be this
+            machine, so that no page of another host can ask through somebody's browser.
+        admin_token: the same below ``/admin/``, where nothing is answered without one.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, *, token: str, admin_token: str) -> None:
+        self.app, self.metrics, self.token, self.admin_token = app, metrics, token.encode(), admin_token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status, path = time.perf_counter(), 0, scope["path"]
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), *HEADERS]
+            await send(message)
+
+        told: dict[str, Any] = {}
+        try:
+            self._check(scope)
+            await self.app(scope, receive, noted)
+        except Exception as error:
+            code, content, headers = describe(error)
+            told = {"error": content["error"]}
+            if code == 500:
+                told["traceback"] = traceback.format_exc()
+            if not status:
+                await answer(noted, code, content, headers)
+        seconds = time.perf_counter() - start
+        place = path if path in PATHS else "/v2/…/infer" if path.endswith("/infer") else "other"
+        self.metrics.requests.labels(place, status).inc()
+        self.metrics.seconds.labels(place).observe(seconds)
+        log("request", method=scope["method"], path=path[:200], status=status, ms=round(1000 * seconds, 3), **told)
+
+    def _check(self, scope: Scope) -> None:
+        headers = dict(scope["headers"])
+        path = scope["path"]
+        if not self.token and not is_loopback(_host(headers.get(b"host", b"").decode("latin-1"))):
+            raise RefusedError(421, "Without a token only this machine's own name may be asked for.")
+        if path in OPEN:
+            return
+        admin = path.startswith("/admin/")
+        wanted = self.admin_token if admin else self.token
+        if admin and not wanted:
+            raise RefusedError(403, "Admin calls need a server that was started with an admin token.")
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        right = hmac.compare_digest(given.strip(), wanted) and scheme.lower() == b"bearer"
+        if wanted and not right:
+            raise RefusedError(
+                401, "The header Authorization must be 'Bearer' and the token.", WWW_Authenticate="Bearer"
+            )
+
+
+def _host(header: str) -> str:
+    """The name in a Host header, without its port."""
+    return header.partition("]")[0] if header.startswith("[") else header.partition(":")[0]
+
+
+def describe(error: Exception) -> tuple[int, dict[str, str], dict[str, str]]:
+    """An error as status, content and headers of an answer: what was wrong with the request, and nothing of ours."""
+    headers: dict[str, str] = {}
+    if isinstance(error, RefusedError):
+        status, message, hint, headers = error.status, str(error), "", error.headers
+    elif isinstance(error, BusyError):
+        status, message, hint = 503, "Too many rows are waiting.", "Send again a little later."
+        headers = {"Retry-After": "1"}
+    elif isinstance(error, TimeoutError):
+        status, message, hint = 504, "The answer took too long.", "Send fewer rows at once."
+    elif isinstance(error, CrossRankError):
+        status, message, hint = 400, error.message, error.hint
+    else:
+        status, message, hint = 500, "Something went wrong here; the log knows more.", ""
+    content = {"error": message[:LONGEST_MESSAGE]} | ({"hint": hint[:LONGEST_MESSAGE]} if hint else {})
+    return status, content, headers
+
+
+async def answer(send: Send, status: int, content: dict[str, str], headers: dict[str, str]) -> None:
+    body = orjson.dumps(content)
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+    pairs = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})

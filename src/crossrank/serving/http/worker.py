@@ -1,0 +1,128 @@
+"""One process that answers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from crossrank.errors import CrossRankError
+from crossrank.serving.http.logs import log
+from crossrank.serving.http.settings import ServeSettings
+
+HEADER_SECONDS = 10.0
+IDLE_SECONDS = 75
+MOST_CONNECTIONS = 1000
+
+
+class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """HTTP, less connections that do not bring the head of a request in time."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._late = self.loop.call_later(HEADER_SECONDS, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._in_time()
+        elif self._late is None and (before is None or before.response_complete):
+            self._late = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        super().connection_lost(exc)
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+class JsonHandler(logging.Handler):
+    """The server's own words, as lines of our log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log("server", level=record.levelname.lower(), message=record.getMessage()[:500])
+
+
+class WorkerServer(uvicorn.Server):
+    """A server that calls back once it listens."""
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._listening()
+
+
+def work(settings: ServeSettings, bound: socket.socket, told: Connection) -> None:
+    """Load the model, tell the supervisor, and answer until SIGTERM, or until the supervisor is gone."""
+    os.setpgid(0, 0)  # Ctrl-C goes to the supervisor, which lets us finish
+    missed: list[int] = []
+    signal.signal(signal.SIGHUP, lambda number, _: missed.append(number))
+    logging.basicConfig(level=logging.WARNING, handlers=[JsonHandler()])
+    from crossrank.serving.bundle import is_bundle
+    from crossrank.serving.http.app import App
+    from crossrank.serving.http.served import Served
+
+    if not is_bundle(settings.run):
+        import torch
+
+        torch.set_num_threads(1)  # processes work side by side, not threads
+    try:
+        model = Served.open(settings.run, settings.catalogue, settings.id)
+        shadow = Served.open(settings.shadow) if settings.shadow else None
+    except CrossRankError as error:
+        told.send(("failed", error.message, error.hint))
+        return
+    gc.collect()
+    gc.freeze()  # what is loaded stays; looking through it again and again would cost each request
+    gc.set_threshold(10_000)
+    app = App(settings, model, shadow=shadow, tell_others=lambda: os.kill(os.getppid(), signal.SIGHUP))
+    config = uvicorn.Config(
+        app,
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=int(settings.timeout_seconds) + 1,
+        limit_concurrency=MOST_CONNECTIONS,
+    )
+    reloads: set[asyncio.Task[bool]] = set()
+
+    def listening() -> None:
+        loop = asyncio.get_running_loop()
+
+        def reload() -> None:
+            task = loop.create_task(app.reload())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        loop.add_reader(told.fileno(), lambda: server.handle_exit(signal.SIGTERM, None))
+        if missed:
+            reload()
+        told.send(("ready", model.version))
+        log("ready", model=model.version, pid=os.getpid())
+
+    server = WorkerServer(config, listening)
+    server.run(sockets=[bound])

@@ -1,0 +1,173 @@
+"""What each path answers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+
+from crossrank.serving.http.served import Served
+
+ADMIN = {"authorization": "Bearer an-admin-token-of-ours"}
+
+
+def test_scores_are_those_of_the_run_bit_for_bit(client, run, rows) -> None:
+    answer = client.post("/score", json={"rows": rows})
+    assert answer.status_code == 200
+    assert np.array_equal(np.array(answer.json()["scores"], np.float32), run.predict(rows))
+
+
+def test_one_row_may_be_the_body_itself(client, run, rows, served) -> None:
+    answer = client.post("/score", json=rows[0]).json()
+    assert answer == {"scores": run.predict(rows[:1]).tolist(), "model": served.version}
+
+
+def test_no_rows_have_no_scores(client) -> None:
+    assert client.post("/score", json={"rows": []}).json()["scores"] == []
+
+
+def test_more_rows_than_a_batch_are_scored_in_their_order(make_client, run, rows) -> None:
+    scores = make_client(max_batch=7).post("/score", json={"rows": rows}).json()["scores"]
+    np.testing.assert_allclose(scores, run.predict(rows), atol=1e-6)
+
+
+def test_items_are_ranked_by_their_score_in_the_context(client, run, rows) -> None:
+    context = {name: rows[0][name] for name in ("user", "country", "language", "device", "hour")}
+    items = [{name: row[name] for name in row if name not in context} for row in rows[:50]]
+    answer = client.post("/rank", json={"context": context, "items": items, "k": 5}).json()["items"]
+    expected = run.predict([context | item for item in items])
+    order = np.argsort(-expected, kind="stable")[:5]
+    assert [one["index"] for one in answer] == order.tolist()
+    np.testing.assert_allclose([one["score"] for one in answer], expected[order], atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def catalogue(clicks, tmp_path_factory):
+    path = tmp_path_factory.mktemp("catalogue") / "items.parquet"
+    clicks.select("item", "category", "tags", "price", "age_days").unique("item", maintain_order=True).write_parquet(
+        path
+    )
+    return path
+
+
+def test_items_of_a_catalogue_are_named_by_id(make_client, run, rows, catalogue) -> None:
+    client = make_client(Served.open(run.path, catalogue, "item"), catalogue=catalogue, id="item")
+    items = pl.read_parquet(catalogue).to_dicts()
+    context = {name: rows[0][name] for name in ("user", "country", "language", "device", "hour")}
+    expected = run.predict([context | item for item in items])
+    everything = client.post("/rank", json={"context": context, "k": 3}).json()["items"]
+    best = np.argsort(-expected, kind="stable")[:3]
+    assert [one["id"] for one in everything] == [items[place]["item"] for place in best]
+    some = client.post("/rank", json={"context": context, "items": [items[4]["item"], items[2]["item"]]}).json()[
+        "items"
+    ]
+    assert {one["id"] for one in some} == {items[4]["item"], items[2]["item"]}
+    unknown = client.post("/rank", json={"context": context, "items": ["nothing"]})
+    assert unknown.status_code == 400 and "'nothing'" in unknown.json()["error"]
+
+
+def test_ids_may_be_left_out_and_reasons_told(make_client, run, rows, catalogue) -> None:
+    client = make_client(Served.open(run.path, catalogue, "item"), catalogue=catalogue, id="item")
+    context = {name: rows[0][name] for name in ("user", "country", "language", "device", "hour")}
+    first, second = client.post("/rank", json={"context": context, "k": 2, "explain": True}).json()["items"]
+    assert client.post("/rank", json={"context": context, "k": 1, "exclude": [first["id"]]}).json()["items"] == [
+        {"id": second["id"], "score": second["score"]}
+    ]
+    told = second["reasons"]
+    assert len(told["alone"]) == len(told["pairs"]) == 5 and told["pairs"][0]["left"]
+    assert client.post("/rank", json={"context": context, "k": 21, "explain": True}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "message"),
+    [
+        ({"rows": 3}, 400, "rows must be an array of objects; got a number."),
+        ({"rows": [{}, 3]}, 400, "rows[1] must be an object; got a number."),
+        ({"rows": [{"hour": {"a": 1}}]}, 400, "rows[0].hour must be one value; got an object."),
+        ({"rows": [{"tags": [[1]]}]}, 400, "rows[0].tags must be an array of plain values."),
+        ({}, 400, "Column 'user' of the schema is missing from row 1; its columns are none."),
+        ({"rows": [{}] * 10_001}, 413, "A request must have at most 10,000 rows; got 10,001."),
+        ({str(i): 0 for i in range(500)}, 400, "rows[0] must have the model's 10 columns; got 500."),
+    ],
+)
+def test_a_bad_request_is_told_which_field_is_wrong(client, content, status, message) -> None:
+    answer = client.post("/score", json=content)
+    assert (answer.status_code, answer.json()["error"]) == (status, message)
+
+
+def test_a_number_that_is_none_is_named_with_its_row(client, rows) -> None:
+    answer = client.post("/score", json={"rows": [rows[0], rows[1] | {"price": "much"}]})
+    assert answer.status_code == 400
+    assert "'price'" in answer.json()["error"] and "row 2" in answer.json()["error"]
+
+
+def test_a_long_value_is_not_sent_back_whole(client, rows) -> None:
+    answer = client.post("/score", json=rows[0] | {"price": "x" * 1_000_000})
+    assert answer.status_code == 400 and len(answer.content) < 1500
+
+
+@pytest.mark.parametrize(
+    "content", [{"k": 0}, {"k": True}, {"items": 3}, {"items": [None]}, {"context": []}, {"items": ["a"]}]
+)
+def test_a_bad_ranking_is_refused(client, content) -> None:
+    answer = client.post("/rank", json={"items": []} | content)
+    assert answer.status_code == 400 and answer.json()["error"]
+
+
+def test_a_failure_of_ours_shows_neither_a_traceback_nor_a_path(make_client, served, rows, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(Served, "score", lambda *_: 1 / 0)
+    answer = make_client().post("/score", json=rows[0])
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "Something went wrong here; the log knows more."}
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_metrics_count_requests_rows_and_unseen_values(make_client, rows) -> None:
+    client = make_client()
+    client.post("/score", json={"rows": [rows[0] | {"user": "nobody", "tags": ["t01", "new"]}, rows[1]]})
+    client.post("/score", content=b"{")
+    text = client.get("/metrics").text
+    for line in (
+        'crossrank_requests_total{path="/score",status="200"} 1.0',
+        'crossrank_requests_total{path="/score",status="400"} 1.0',
+        "crossrank_rows_total 2.0",
+        'crossrank_unseen_total{column="user"} 1.0',
+        'crossrank_unseen_total{column="tags"} 1.0',
+        "crossrank_batch_rows_count 1.0",
+        'crossrank_request_seconds_count{path="/score"} 2.0',
+    ):
+        assert line in text
+    assert sum(float(n) for n in re.findall(r"crossrank_scores_total\{.*\} (.*)", text)) == 2
+
+
+def test_a_reload_puts_another_run_in_place_and_a_broken_one_changes_nothing(make_client, run, tmp_path, rows) -> None:
+    link = tmp_path / "current"
+    shutil.copytree(run.path, tmp_path / "first")
+    link.symlink_to("first")
+    client = make_client(Served.open(link), link, admin_token=ADMIN["authorization"].removeprefix("Bearer "))
+    before = client.post("/score", json=rows[0]).json()
+    (tmp_path / "broken").mkdir()
+    link.unlink()
+    link.symlink_to("broken")
+    answer = client.post("/admin/reload", headers=ADMIN)
+    assert answer.status_code == 409 and str(tmp_path) not in answer.text
+    assert client.post("/score", json=rows[0]).json() == before
+    link.unlink()
+    link.symlink_to("first")
+    assert client.post("/admin/reload", headers=ADMIN).json()["model"] == before["model"]
+    assert client.get("/model").json()["name"] == "current"
+
+
+def test_a_shadow_scores_the_same_rows_for_the_metrics_alone(make_client, served, rows) -> None:
+    client = make_client()
+    client.app.shadow = served
+    with client:  # one loop for all requests, so that what follows an answer is done
+        client.post("/score", json={"rows": rows[:5]})
+        for _ in range(100):
+            text = client.get("/metrics").text
+            if "crossrank_shadow_difference_count 5.0" in text:
+                break
+        assert 'crossrank_shadow_difference_bucket{le="1e-06"} 5.0' in text
