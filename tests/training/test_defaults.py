@@ -33,6 +33,13 @@ def test_many_rows_are_learned_with_the_papers_values(kind) -> None:
     assert filled({}, rows=500_000, kind=kind) == Config.parse({})
 
 
+def test_large_batches_have_larger_steps_that_warm_up() -> None:
+    training = filled({"training": {"batch_size": 16_384}}, rows=10**6).training
+    assert (training.learning_rate, training.table_learning_rate, training.warmup_steps) == (0.0028, 0.008, 30)
+    for written in ({"batch_size": 4096}, {"batch_size": 65_536, "learning_rate": 0.01}):
+        assert filled({"training": written}, rows=10**6) == Config.parse({"training": written})
+
+
 def test_rows_that_are_compared_by_pairs_are_learned_as_before() -> None:
     ranking = {"training": {"loss": "pairwise"}}
     assert filled(ranking, rows=10_000) == Config.parse(ranking)

@@ -17,6 +17,7 @@ from crossrank.models import parse_model_settings
 from crossrank.training.settings import most_table_decay
 
 MANY_ROWS, FEW_ROWS = 500_000, 4096
+USUAL_BATCH = 4096  # rows in a step, up to which the usual learning rate does
 DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
 
 
@@ -28,13 +29,22 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any
     if dataset.schema.label.kind == "real":
         return {**values, "training": _numbers(dataset, training) | training}
     if rows >= MANY_ROWS:
-        return dict(values)
+        return {**values, "training": _large_batches(training) | training} if training else dict(values)
     filled = (_few_rows if rows < FEW_ROWS else _rows)(dataset, training)
     known = to_dict(parse_model_settings({key: model[key] for key in model if key == "name"}))
     parts: dict[str, Any] = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
     if rows >= FEW_ROWS:
         parts |= {key: value for key, value in DROPOUT.items() if key in known}
     return {**values, "training": filled | training, "model": _under(parts, model)}
+
+
+def _large_batches(given: Mapping[str, Any]) -> dict[str, Any]:
+    """There are few steps of many rows: they are larger, those of embedding rows most, and the first ones grow."""
+    times = given.get("batch_size", 0) / USUAL_BATCH
+    if times <= 1 or "learning_rate" in given or given.get("tables") == "dense":
+        return {}
+    rates = {"learning_rate": 0.001 * times**0.75, "table_learning_rate": 0.002 * times}
+    return {key: float(f"{rate:.2g}") for key, rate in rates.items()} | {"warmup_steps": 30}
 
 
 def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
