@@ -175,22 +175,38 @@ def test_the_bound_depends_on_the_precision(precision, parity, fine):
             check_parity(parity, precision)
 
 
-def test_a_graph_that_answers_otherwise_is_not_written(make_run, tmp_path):
-    @register_model("by-size", about="looks at how many rows there are")
-    class BySize(Model):
-        def __init__(self, layout, settings):
-            super().__init__(layout)
-            self.output = nn.Linear(layout.input_dim, 1)
+@pytest.fixture
+def own(make_run):
+    """A function that makes a run of a model with its own last step."""
 
-        def logits(self, x0):
-            return self.output(x0)[:, 0] + (1.0 if torch.onnx.is_in_onnx_export() else 0.0)
+    def make(last):
+        @register_model("own")
+        class Own(Model):
+            def __init__(self, layout, settings):
+                super().__init__(layout)
+                self.output = nn.Linear(layout.input_dim, 1)
 
-    try:
-        run = make_run("by-size")
-        with pytest.raises(BundleError, match=r"at most 1e-05; got .* on 1,024 rows"):
-            export(run, tmp_path / "bundle")
-    finally:
-        del MODELS["by-size"]
+            def logits(self, x0):
+                return last(self.output(x0)[:, 0])
+
+        return make_run("own")
+
+    yield make
+    del MODELS["own"]
+
+
+def test_a_graph_that_answers_otherwise_is_not_written(own, tmp_path):
+    run = own(lambda logits: logits + (1.0 if torch.onnx.is_in_onnx_export() else 0.0))
+    with pytest.raises(BundleError, match=r"at most 1e-05; got .* on 1,024 rows"):
+        export(run, tmp_path / "bundle")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_looks_at_values_is_refused_in_a_line(own, tmp_path):
+    run = own(lambda logits: logits + 1 if logits.any().item() else logits)
+    with pytest.raises(BundleError, match="that torch can export to ONNX; got: ") as raised:
+        export(run, tmp_path / "bundle")
+    assert len(raised.value.message) < 300 and "\n" not in raised.value.message
     assert not list(tmp_path.iterdir())
 
 

@@ -113,15 +113,22 @@ def write_graph(model: Model, kind: LabelKind, path: Path) -> None:
         raise MissingExtraError("Exporting to ONNX", "export") from None
     inputs, sizes = _example(model)
     with torch.no_grad(), _quiet():
-        program: Any = torch.onnx.export(
-            _Answers(model, kind).eval(),
-            tuple(inputs.values()),
-            dynamo=True,
-            dynamic_shapes=(sizes,),
-            input_names=[*inputs],
-            output_names=["answers"],
-            verbose=False,
-        )
+        try:
+            program: Any = torch.onnx.export(
+                _Answers(model, kind).eval(),
+                tuple(inputs.values()),
+                dynamo=True,
+                dynamic_shapes=(sizes,),
+                input_names=[*inputs],
+                output_names=["answers"],
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            cause = str(error.__cause__ or error).strip().splitlines()[0]
+            raise BundleError(
+                f"The model must be one that torch can export to ONNX; got: {cause}",
+                hint="In a model of your own, forward may not look at values (.item(), if x.any()).",
+            ) from error
         _forget_origin(program.model)
         program.save(path, external_data=True)
 
