@@ -9,37 +9,17 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from untrained import ITEM, Untrained
 
 import crossrank as cr
 from crossrank.data import Encoder
 from crossrank.data.prepare import prepare
 from crossrank.errors import ConfigError, DataError, SchemaError
-from crossrank.models import MODELS, build_model, parse_model_settings
-from crossrank.runs import Run
+from crossrank.models import MODELS
 from crossrank.schema import Cross, Date, Schema
 from crossrank.serving.ranker import Ranker
 
-ITEM = ["item", "category", "tags", "price", "age_days"]
 SPLIT = {"dcn-v2", "dcn-mix", "cross-net", "cross-net-mix", "dnn"}
-SMALL = {"embedding": {"dim": 4}}
-
-
-class Untrained(Run):
-    """A run without a folder: random weights, in float64 unless told otherwise."""
-
-    def __init__(self, encoder: Encoder, *, double: bool = True, **settings) -> None:
-        self.encoder = encoder
-        torch.manual_seed(1)
-        values = {**SMALL, **settings}
-        if MODELS[values.get("name", "dcn-v2")].settings.__dataclass_fields__.get("deep"):
-            values.setdefault("deep", {"sizes": [8, 6]})
-        self.model = build_model(parse_model_settings(values), encoder.features).eval()
-        with torch.no_grad():
-            for table in self.model.tables():
-                table.weight.normal_(std=0.4)
-        self.model = self.model.double() if double else self.model
-
-    schema = property(lambda self: self.encoder.schema)
 
 
 @pytest.fixture(scope="module")
