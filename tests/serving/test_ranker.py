@@ -99,7 +99,7 @@ def test_candidates_are_ids_or_rows(dataset, items, context) -> None:
     ranker = Ranker(Untrained(dataset.encoder)).load(items, id="item")
     every = ranker.rank(context, k=len(items))
     some = items["item"].to_list()[50:10:-1]
-    by_id = ranker.rank(context, some, k=5)
+    by_id = ranker.rank(context, np.array(some), k=5)
     assert by_id.ids == [id_ for id_ in every.ids if id_ in some][:5]
     assert by_id.ids == [some[place] for place in by_id.positions]
     rows = items[10:60].to_dicts()
@@ -234,7 +234,7 @@ def test_mistakes_are_told_with_a_way_out(dataset, items, context) -> None:
         ),
         (lambda: ranker.rank(context, [["ad"]]), DataError, r"must be an item of the catalogue; got \['ad'\]"),
         (lambda: ranker.rank({"user": "u1"}), SchemaError, r"Column '\w+' of the schema is missing from the context"),
-        (lambda: ranker.rank(context, [{"item": 1}]), SchemaError, r"is missing from the context"),
+        (lambda: ranker.rank(context, [{"item": 1}]), SchemaError, r"Column 'category' .* missing from candidate 1"),
         (lambda: ranker.rank(context, k=0), ConfigError, r"k must be a number from 1 on; got 0"),
         (lambda: ranker.rank(context, mask=[True]), DataError, r"A mask must have a true or false for each of 202"),
         (lambda: Ranker(run).rank(context), ConfigError, r"none is loaded. Call load"),
