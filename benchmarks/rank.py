@@ -123,13 +123,13 @@ def candidates(args: argparse.Namespace) -> None:
             ours = ranker.rank(context, chosen, k=len(chosen))
             difference = float(np.abs(ours.logits - ort.run(None, feed)[0][ours.positions]).max())
             calls = [partial(ort.run, None, feed), partial(ranker.rank, context, chosen, k=20)]
-            theirs, ours_ms = timed(calls, args.repeats)
-            print(
-                f"| {structure} | {precision} | {theirs[0]:.2f} ({theirs[1]:.2f}) | {ours_ms[0]:.2f} ({ours_ms[1]:.2f}) | "
-                f"{theirs[0] / ours_ms[0]:.1f} ({theirs[1] / ours_ms[1]:.1f}) | {1e3 * len(chosen) / ours_ms[0]:,.0f} | "
-                f"{ranker.bytes_per_item:,.0f} | {difference:.1e} |",
-                flush=True,
-            )
+            (theirs, least), (mine, my_least) = timed(calls, args.repeats)
+            cells = [
+                *(structure, precision, f"{theirs:.2f} ({least:.2f})", f"{mine:.2f} ({my_least:.2f})"),
+                *(f"{theirs / mine:.1f} ({least / my_least:.1f})", f"{1e3 * len(chosen) / mine:,.0f}"),
+                *(f"{ranker.bytes_per_item:,.0f}", f"{difference:.1e}"),
+            ]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def retrieval(args: argparse.Namespace) -> None:
@@ -140,10 +140,9 @@ def retrieval(args: argparse.Namespace) -> None:
     for precision in args.precisions:
         index = Ranker(run).load(catalogue, id="id", precision=precision).index("exact")
         ((median, least),) = timed([partial(index.search, context, k=20)], max(args.repeats // 4, 5))
+        size, threads = f"{index.ranker.bytes_per_item:,.0f} bytes an item", f"{args.threads} thread(s)"
         print(
-            f"top 20 of {count:,} items, rank 32, {precision}, {args.threads} thread(s): {median:.1f} ms, at least {least:.1f}, "
-            f"{index.ranker.bytes_per_item:,.0f} bytes an item",
-            flush=True,
+            f"top 20 of {count:,}, rank 32, {precision}, {size}, {threads}: {median:.1f} ({least:.1f}) ms", flush=True
         )
 
 

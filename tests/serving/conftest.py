@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -23,6 +25,8 @@ from crossrank.serving.http.settings import ServeSettings
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it would rather have another client than httpx
     from starlette.testclient import TestClient
+
+sys.path.insert(0, str(Path(__file__).parent))  # makes ``untrained`` importable for the tests beside it
 
 COLUMNS = [
     Categorical(name="user"),
