@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crossrank.cli.app import RunFolder, app, say
+from crossrank.cli.app import RunFolder, app
 
 
 @app.command(epilog="Example: crossrank serve runs/first --workers 2")
@@ -60,4 +60,4 @@ def serve(
         max_rows=max_rows,
         timeout_seconds=timeout,
     )
-    start(settings, say=say)
+    start(settings)
