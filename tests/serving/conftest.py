@@ -11,7 +11,7 @@ with warnings.catch_warnings():
     from starlette.testclient import TestClient
 
 from crossrank.serving.http.app import App
-from crossrank.serving.http.served import Served
+from crossrank.serving.http.served import Models, Served
 from crossrank.serving.http.settings import ServeSettings
 
 
@@ -28,8 +28,8 @@ def served(run):
 
 @pytest.fixture(scope="session")
 def make_client(served, run):
-    def make(model=served, run=run.path, **settings) -> TestClient:
-        app = App(ServeSettings(run=run, **settings), model)
+    def make(model=served, run=run.path, also=None, shadow=None, **settings) -> TestClient:
+        app = App(ServeSettings(run=run, **settings), Models(model, also, shadow))
         return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
     return make

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 
 from crossrank.serving.http.app import App
-from crossrank.serving.http.served import Served
+from crossrank.serving.http.served import Models, Served
 from crossrank.serving.http.server import bind
 from crossrank.serving.http.settings import ServeSettings
 
@@ -26,7 +26,7 @@ def address(run, clicks, tmp_path_factory):
     items = tmp_path_factory.mktemp("page") / "items.parquet"
     clicks.select("item", "category", "tags", "price", "age_days").unique("item").write_parquet(items)
     settings = ServeSettings(run=run.path, catalogue=items, id="item", token=TOKEN)
-    app = App(settings, Served.open(run.path, items, "item"))
+    app = App(settings, Models(Served.open(run.path, items, "item")))
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None))
     with bind("127.0.0.1", 0) as bound:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
