@@ -5,13 +5,17 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN    ?= runs/demo
 
-.PHONY: help demo test test-fast test-browser check format docs clean
+.PHONY: help demo serve-demo test test-fast test-browser check format docs clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 demo: $(VENV)/.core  ## train, evaluate and explain on the built-in click log
 	@$(BIN)/crossrank demo --into $(RUN) --overwrite
+
+serve-demo: $(VENV)/.serve  ## train on the built-in click log, and serve the model at http://127.0.0.1:8000
+	@test -f $(RUN)/dcn-v2/run.json || $(BIN)/crossrank demo --into $(RUN) --overwrite
+	@$(BIN)/crossrank serve $(RUN)/dcn-v2
 
 test: $(VENV)/.dev  ## every test
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
@@ -22,7 +26,7 @@ test-fast: $(VENV)/.dev  ## what is not marked slow
 test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's Chromium where it is missing
 	@command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
 	@$(PIP) -e '.[browser]'
-	@$(BIN)/python -m pytest -q tests/reports
+	@$(BIN)/python -m pytest -q tests/reports tests/serving/test_page.py
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .
@@ -46,6 +50,10 @@ $(VENV)/bin/python:
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing crossrank into $(VENV) (a few minutes the first time)" >&2
 	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.serve: $(VENV)/.core
+	@$(PIP) -e '.[serve]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.core

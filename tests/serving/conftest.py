@@ -18,13 +18,9 @@ from crossrank.models import MODELS, build_model, parse_model_settings
 from crossrank.runs import Run, write_run
 from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
 from crossrank.serving.export import export
-from crossrank.serving.http.app import App
-from crossrank.serving.http.served import Served
-from crossrank.serving.http.settings import ServeSettings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it would rather have another client than httpx
-    from starlette.testclient import TestClient
 
 sys.path.insert(0, str(Path(__file__).parent))  # makes ``untrained`` importable for the tests beside it
 
@@ -88,25 +84,29 @@ def bundle(run, dataset, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def rows(clicks):
-    """Raw rows as a client has them."""
-    return clicks.drop("click").head(300).to_dicts()
+def make_run(tmp_path_factory):
+    """A function that makes a run of a model, for any kind of label and any of the columns."""
 
-
-@pytest.fixture(scope="session")
-def served(run):
-    return Served.open(run.path)
-
-
-@pytest.fixture(scope="session")
-def make_client(served, run):
-    def make(model=served, run=run.path, **settings) -> TestClient:
-        app = App(ServeSettings(run=run, **settings), model)
-        return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+    def make(name: str = "dcn-v2", *, label: Label | None = None, columns=COLUMNS, **more) -> Run:
+        torch.manual_seed(3)
+        encoder = Encoder.fit(table(), Schema(columns, label or Label(name="y")))
+        values = {"name": name, "embedding": {"dim": 4}, **more}
+        if "deep" in {field.name for field in dataclasses.fields(MODELS[name].settings)}:
+            values["deep"] = {"sizes": [8, 4]}
+        outputs = encoder.schema.label.num_outputs
+        model = build_model(parse_model_settings(values), encoder.features, num_outputs=outputs).eval()
+        for parameter in model.parameters():
+            if not parameter.any():  # what starts at zero
+                nn.init.normal_(parameter, std=0.1)
+        folder = tmp_path_factory.mktemp("runs") / "run"
+        folder.mkdir()
+        write_run(folder, model=model, encoder=encoder, config={"model": values}, info={}, report={})
+        return Run.open(folder)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def client(make_client):
-    return make_client()
+def bundle(run, dataset, tmp_path_factory):
+    """The small trained run as a bundle."""
+    return export(run, tmp_path_factory.mktemp("bundles") / "small", data=dataset).path

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 
 import orjson
 import pytest
+import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crossrank.errors import ConfigError
+from crossrank.serving.http import worker
+from crossrank.serving.http.app import App
+from crossrank.serving.http.served import Models
+from crossrank.serving.http.server import bind
 from crossrank.serving.http.settings import ServeSettings, read_token
 
 TOKEN, ADMIN = "the-token-of-clients", "the-token-of-admins"
@@ -151,3 +158,39 @@ def test_whatever_json_is_sent_the_answer_is_a_score_or_a_reason(client, rows, c
 def test_whatever_bytes_are_sent_they_are_refused(client, body, header) -> None:
     headers = {"Inference-Header-Content-Length": header}
     assert client.post("/v2/models/small/infer", content=body, headers=headers).status_code == 400
+
+
+@pytest.fixture
+def listening(served, run, monkeypatch):
+    """A real server in a thread, with little patience; its address."""
+    monkeypatch.setattr(worker, "HEADER_SECONDS", 0.3)
+    app = App(ServeSettings(run=run.path, timeout_seconds=0.3), Models(served))
+    config = uvicorn.Config(app, http=worker.PatientProtocol, lifespan="off", ws="none", log_config=None)
+    server = uvicorn.Server(config)
+    with bind("127.0.0.1", 0) as bound:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield bound.getsockname()
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"", b""),
+        (b"POST /score HTTP/1.1\r\nHost: local", b""),
+        (b"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", b"HTTP/1.1 408"),
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_a_slow_sender_is_not_waited_for(listening, sent, answer) -> None:
+    with socket.create_connection(listening, timeout=10) as connection:
+        connection.sendall(sent)
+        start, got = time.monotonic(), b""
+        while part := connection.recv(1000):
+            got += part
+    assert got.startswith(answer) and bool(got) == bool(answer)
+    assert time.monotonic() - start < 5

@@ -162,8 +162,7 @@ def test_a_reload_puts_another_run_in_place_and_a_broken_one_changes_nothing(mak
 
 
 def test_a_shadow_scores_the_same_rows_for_the_metrics_alone(make_client, served, rows) -> None:
-    client = make_client()
-    client.app.shadow = served
+    client = make_client(shadow=served)
     with client:  # one loop for all requests, so that what follows an answer is done
         client.post("/score", json={"rows": rows[:5]})
         for _ in range(100):
@@ -171,3 +170,16 @@ def test_a_shadow_scores_the_same_rows_for_the_metrics_alone(make_client, served
             if "crossrank_shadow_difference_count 5.0" in text:
                 break
         assert 'crossrank_shadow_difference_bucket{le="1e-06"} 5.0' in text
+
+
+def test_two_versions_are_served_side_by_side(make_client, served, rows, tmp_path, run) -> None:
+    other = Served.open(run.path)
+    other.version, score = "other", other.score
+    other.score = lambda rows: (score(rows)[0] / 2, {})
+    client = make_client(also=other)
+    plain = client.post("/score", json=rows[0]).json()
+    asked = client.post("/score?version=other", json=rows[0]).json()
+    assert asked == {"scores": [plain["scores"][0] / 2], "model": "other"}
+    assert client.get("/v2/models/small").json()["versions"] == ["other", served.version]
+    assert client.get("/v2/models/small/versions/other/ready").status_code == 200
+    assert client.post("/score?version=third", json=rows[0]).status_code == 404

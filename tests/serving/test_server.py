@@ -28,9 +28,9 @@ ADMIN = "an-admin-token-of-ours"
 def started(*words, **environment):
     """A server and its address; at the end it is told to stop, and must."""
     command = [sys.executable, "-m", "crossrank", "serve", *map(str, words), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environment) as process:
         try:
-            while not (found := re.search(r"on (http://\S+)", line := process.stderr.readline())):
+            while not (found := re.search(r"on (http://\S+)", line := process.stdout.readline())):
                 assert line, "the server ended before it listened"
             yield process, found[1]
         finally:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crossrank.cli.app import RunFolder, app, say
+from crossrank.cli.app import RunFolder, app
 
 
 @app.command(epilog="Example: crossrank serve runs/first --workers 2")
@@ -15,6 +15,7 @@ def serve(
     run: RunFolder,
     catalogue: Annotated[Path | None, typer.Option(help="A table of items to rank by their id.")] = None,
     id_column: Annotated[str | None, typer.Option("--id", help="The catalogue's column that names an item.")] = None,
+    also: Annotated[Path | None, typer.Option(help="Another version, for requests that ask for it.")] = None,
     shadow: Annotated[Path | None, typer.Option(help="A run that scores the same rows, for /metrics alone.")] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on; others than loopback need a token.")
@@ -47,6 +48,7 @@ def serve(
         run=run,
         catalogue=catalogue,
         id=id_column,
+        also=also,
         shadow=shadow,
         host=host,
         port=port,
@@ -60,4 +62,4 @@ def serve(
         max_rows=max_rows,
         timeout_seconds=timeout,
     )
-    start(settings, say=say)
+    start(settings)

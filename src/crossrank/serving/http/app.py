@@ -15,7 +15,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from crossrank import __version__
-from crossrank.errors import CrossRankError
+from crossrank.errors import CrossRankError, listing
 from crossrank.serving.http.batching import Batcher, BusyError
 from crossrank.serving.http.bodies import BodyReader, RefusedError, json_of, ranking_of, rows_of
 from crossrank.serving.http.gate import Gate
@@ -23,7 +23,7 @@ from crossrank.serving.http.logs import log
 from crossrank.serving.http.metrics import Metrics
 from crossrank.serving.http.page import PAGE, POLICY
 from crossrank.serving.http.protocol import HEADER, metadata, read_inference, write_inference
-from crossrank.serving.http.served import Row, Scores, Served
+from crossrank.serving.http.served import Models, Row, Scores, Served
 from crossrank.serving.http.settings import ServeSettings
 
 MOST_ASIDE = 64
@@ -34,22 +34,20 @@ class App:
 
     Args:
         settings: what the server was told.
-        model: what it answers with; :meth:`reload` puts another in its place.
-        shadow: a model that scores the same rows after they are answered, for the metrics alone.
+        models: what it answers with; :meth:`reload` puts others in their place.
         tell_others: called after a reload that was asked for here, so that other processes reload as well.
     """
 
     def __init__(
         self,
         settings: ServeSettings,
-        model: Served,
+        models: Models,
         *,
-        shadow: Served | None = None,
         tell_others: Callable[[], None] = lambda: None,
     ) -> None:
-        self.settings, self.model, self.shadow, self.tell_others = settings, model, shadow, tell_others
+        self.settings, self.models, self.tell_others = settings, models, tell_others
         self.metrics = Metrics()
-        self.metrics.loaded.labels(model.version).set(1)
+        self._count_versions()
         self.bodies = BodyReader(settings.max_body, settings.timeout_seconds)
         self.batcher = Batcher(
             max_batch=settings.max_batch,
@@ -98,7 +96,7 @@ class App:
 
     async def score(self, request: Request) -> Response:
         content = json_of(await self.bodies.read(request))
-        model = self.model
+        model = self._version(request.query_params["version"]) if "version" in request.query_params else self.model
         rows = rows_of(content, model, self.settings.max_rows)
         scores = await self.batcher.score(model, rows)
         return _json({"scores": scores.tolist(), "model": model.version})
@@ -135,18 +133,25 @@ class App:
         model = self._asked(request)
         body = await self.bodies.read(request)
         rows, content = read_inference(body, request.headers.get(HEADER), model, self.settings.max_rows)
-        answer, headers = write_inference(model, content, await self.batcher.score(model, rows))
+        scores = await self.batcher.score(model, rows)
+        answer, headers = write_inference(request.path_params["name"], model.version, content, scores)
         return Response(answer, headers=headers)
 
     def _asked(self, request: Request) -> Served:
-        model, asked = self.model, request.path_params
-        if asked["name"] != model.name or asked.get("version", model.version) != model.version:
-            raise RefusedError(404, f"The model here is '{model.name}', version {model.version}.")
-        return model
+        asked = request.path_params
+        if asked["name"] != self.model.name:
+            raise RefusedError(404, f"The model here is '{self.model.name}'.")
+        return self._version(asked["version"]) if "version" in asked else self.model
+
+    def _version(self, version: str) -> Served:
+        versions = self.models.versions
+        if version not in versions:
+            raise RefusedError(404, f"The versions here are {listing(versions)}.")
+        return versions[version]
 
     async def about_v2(self, request: Request) -> Response:
         model = self._asked(request)
-        return _json(metadata(model, [model.version]))
+        return _json(metadata(self.model.name, model, list(self.models.versions)))
 
     async def ready_v2(self, request: Request) -> Response:
         self._asked(request)
@@ -191,26 +196,37 @@ class App:
 
     async def reload(self) -> bool:
         """Open the run anew beside the one in use, and put it in its place; whether it could be opened."""
-        settings = self.settings
         async with self._loading:
             try:
-                model = await asyncio.to_thread(Served.open, settings.run, settings.catalogue, settings.id)
+                models = await asyncio.to_thread(Served.open_all, self.settings)
             except CrossRankError as error:
                 self.metrics.reloads.labels("failed").inc()
                 log("reload failed", error=str(error), model=self.model.version)
                 return False
-            self.metrics.loaded.labels(self.model.version).set(0)
-            self.metrics.loaded.labels(model.version).set(1)
+            log("reloaded", before=self.model.version, model=models.model.version)
+            for version in self.models.versions:
+                self.metrics.loaded.labels(version).set(0)
+            self.models = models
+            self._count_versions()
             self.metrics.reloads.labels("done").inc()
-            log("reloaded", before=self.model.version, model=model.version)
-            self.model = model
             return True
+
+    @property
+    def model(self) -> Served:
+        return self.models.model
+
+    def _count_versions(self) -> None:
+        for version in self.models.versions:
+            self.metrics.loaded.labels(version).set(1)
 
     def _watch(self, model: Served, rows: Sequence[Row], scores: Scores, unseen: dict[str, int]) -> None:
         self.metrics.passed(scores, unseen, probabilities=model.schema.label.kind != "real")
-        if self.shadow is not None and not self._shadowing and len(rows):  # one at a time; the rest is left out
+        shadow = self.models.shadow
+        if (
+            shadow is not None and model is self.model and not self._shadowing and len(rows)
+        ):  # one at a time; the rest is left out
             self._shadowing = True
-            task = asyncio.get_running_loop().create_task(self._compare(self.shadow, rows, scores))
+            task = asyncio.get_running_loop().create_task(self._compare(shadow, rows, scores))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

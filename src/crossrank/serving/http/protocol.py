@@ -25,16 +25,16 @@ DTYPES = {**INTEGERS, "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BOOL": "?"}
 MOST_TENSORS = 1000
 
 
-def metadata(model: Served, versions: Sequence[str]) -> dict[str, Any]:
+def metadata(name: str, model: Served, versions: Sequence[str]) -> dict[str, Any]:
     """What a model takes and gives."""
     numeric = {column.input for column in model.schema.in_table if column.kind == "numeric"}
     inputs = [
-        {"name": name, "datatype": "FP64" if name in numeric else "BYTES", "shape": [-1]} for name in model.inputs
+        {"name": column, "datatype": "FP64" if column in numeric else "BYTES", "shape": [-1]} for column in model.inputs
     ]
     classes = model.schema.label.classes if model.schema.label.kind == "classes" else ()
     output = {"name": OUTPUT, "datatype": "FP32", "shape": [-1, len(classes)] if classes else [-1]}
     return {
-        "name": model.name,
+        "name": name,
         "versions": list(versions),
         "platform": "crossrank",
         "inputs": inputs,
@@ -126,10 +126,10 @@ def _texts(data: memoryview, where: str) -> list[str]:
     return texts
 
 
-def write_inference(model: Served, content: dict[str, Any], scores: Scores) -> tuple[bytes, dict[str, str]]:
+def write_inference(name: str, version: str, content: dict[str, Any], scores: Scores) -> tuple[bytes, dict[str, str]]:
     """The answer's body and headers: the scores as JSON, or as bytes where the request asks for them."""
     output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": list(scores.shape)}
-    answer = {"model_name": model.name, "model_version": model.version, "outputs": [output]}
+    answer = {"model_name": name, "model_version": version, "outputs": [output]}
     if isinstance(content.get("id"), str) and content["id"]:
         answer["id"] = content["id"]
     if not _wants_bytes(content):

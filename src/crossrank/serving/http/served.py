@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from crossrank.data.rows import EncodedRows
 from crossrank.data.vocabulary import UNSEEN_ID
 from crossrank.errors import ConfigError, DataError
 from crossrank.serving.bundle import is_bundle
+from crossrank.serving.http.settings import ServeSettings
 from crossrank.serving.scorer import Scorer
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ class Served:
         run = Run.open(path)
         ranker = Ranker.open(run).load(catalogue, id=id) if catalogue is not None and id is not None else None
         return cls(name, Scorer.open(run), run, ranker)
+
+    @classmethod
+    def open_all(cls, settings: ServeSettings) -> Models:
+        """Open what a server was told to answer with."""
+        also, shadow = (cls.open(path) if path else None for path in (settings.also, settings.shadow))
+        return Models(cls.open(settings.run, settings.catalogue, settings.id), also, shadow)
 
     @property
     def kind(self) -> str:
@@ -105,3 +112,15 @@ class Served:
             raise DataError("Reasons are told by a run; a bundle is served.", hint="Leave out explain.")
         found = explain_row(self.run, row)
         return {"base": found.base, "alone": found.alone[:MOST_REASONS], "pairs": found.pairs[:MOST_REASONS]}
+
+
+class Models(NamedTuple):
+    """What a process has loaded: the model, another version that is asked for by name, and one that only watches."""
+
+    model: Served
+    also: Served | None = None
+    shadow: Served | None = None
+
+    @property
+    def versions(self) -> dict[str, Served]:
+        return {one.version: one for one in (self.also, self.model) if one is not None}

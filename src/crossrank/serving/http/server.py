@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Any
 
 from crossrank.errors import ConfigError, RunError
 from crossrank.serving.http.logs import log
@@ -48,8 +47,8 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(settings: ServeSettings, *, say: Any = print) -> None:
-    """Serve until SIGTERM or SIGINT.
+def serve(settings: ServeSettings) -> None:
+    """Serve until SIGTERM or SIGINT; the address is printed once the first worker listens.
 
     Raises:
         ConfigError: where the address cannot be had.
@@ -61,7 +60,7 @@ def serve(settings: ServeSettings, *, say: Any = print) -> None:
         version = supervisor.start()
         host, port = bound.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        say(f"serving {settings.run} (version {version}) on http://{shown}:{port}")
+        print(f"serving {settings.run} (version {version}) on http://{shown}:{port}", flush=True)
         supervisor.watch()
 
 

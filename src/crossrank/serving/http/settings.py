@@ -21,6 +21,7 @@ class ServeSettings:
     run: Path
     catalogue: Path | None = None
     id: str | None = None
+    also: Path | None = None
     shadow: Path | None = None
     host: str = "127.0.0.1"
     port: int = 8000

@@ -85,15 +85,14 @@ def work(settings: ServeSettings, bound: socket.socket, told: Connection) -> Non
 
         torch.set_num_threads(1)  # processes work side by side, not threads
     try:
-        model = Served.open(settings.run, settings.catalogue, settings.id)
-        shadow = Served.open(settings.shadow) if settings.shadow else None
+        models = Served.open_all(settings)
     except CrossRankError as error:
         told.send(("failed", error.message, error.hint))
         return
     gc.collect()
     gc.freeze()  # what is loaded stays; looking through it again and again would cost each request
     gc.set_threshold(10_000)
-    app = App(settings, model, shadow=shadow, tell_others=lambda: os.kill(os.getppid(), signal.SIGHUP))
+    app = App(settings, models, tell_others=lambda: os.kill(os.getppid(), signal.SIGHUP))
     config = uvicorn.Config(
         app,
         http=PatientProtocol,
@@ -121,8 +120,8 @@ def work(settings: ServeSettings, bound: socket.socket, told: Connection) -> Non
         loop.add_reader(told.fileno(), lambda: server.handle_exit(signal.SIGTERM, None))
         if missed:
             reload()
-        told.send(("ready", model.version))
-        log("ready", model=model.version, pid=os.getpid())
+        told.send(("ready", app.model.version))
+        log("ready", model=app.model.version, pid=os.getpid())
 
     server = WorkerServer(config, listening)
     server.run(sockets=[bound])
