@@ -1,11 +1,9 @@
-"""Runs with random weights, which take no training; a served run, and a client of it in this process."""
+"""Runs with random weights, which take no training."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-import warnings
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -18,9 +16,6 @@ from crossrank.models import MODELS, build_model, parse_model_settings
 from crossrank.runs import Run, write_run
 from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
 from crossrank.serving.export import export
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it would rather have another client than httpx
 
 sys.path.insert(0, str(Path(__file__).parent))  # makes ``untrained`` importable for the tests beside it
 
@@ -52,35 +47,6 @@ def table(rows: int = 400, seed: int = 0) -> pl.DataFrame:
             "price": [None if one > 4 else one for one in draw.lognormal(size=rows).round(2)],
         }
     )
-
-
-@pytest.fixture(scope="session")
-def make_run(tmp_path_factory):
-    """A function that makes a run of a model, for any kind of label and any of the columns."""
-
-    def make(name: str = "dcn-v2", *, label: Label | None = None, columns=COLUMNS, **more) -> Run:
-        torch.manual_seed(3)
-        encoder = Encoder.fit(table(), Schema(columns, label or Label(name="y")))
-        values = {"name": name, "embedding": {"dim": 4}, **more}
-        if "deep" in {field.name for field in dataclasses.fields(MODELS[name].settings)}:
-            values["deep"] = {"sizes": [8, 4]}
-        outputs = encoder.schema.label.num_outputs
-        model = build_model(parse_model_settings(values), encoder.features, num_outputs=outputs).eval()
-        for parameter in model.parameters():
-            if not parameter.any():  # what starts at zero
-                nn.init.normal_(parameter, std=0.1)
-        folder = tmp_path_factory.mktemp("runs") / "run"
-        folder.mkdir()
-        write_run(folder, model=model, encoder=encoder, config={"model": values}, info={}, report={})
-        return Run.open(folder)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def bundle(run, dataset, tmp_path_factory):
-    """The small trained run as a bundle."""
-    return export(run, tmp_path_factory.mktemp("bundles") / "small", data=dataset).path
 
 
 @pytest.fixture(scope="session")
