@@ -269,3 +269,19 @@ def test_a_scalar_beside_a_slot_for_missing_tells_it_from_the_mean():
     encoder = encoder_of([1.0, 2.0, 3.0, None], "scalar+missing")
     assert [feature.name for feature in encoder.features] == ["x", "x (missing)"]
     assert encoded(encoder, [2.0, None]).numeric.tolist() == [[0.0, 0.0], [0.0, 1.0]]
+
+
+def test_columns_encoded_together_are_what_each_is_alone():
+    draw = np.random.default_rng(0)
+    frame = pl.DataFrame({name: draw.lognormal(size=3_000) for name in "abcd"})
+    frame = frame.with_columns(pl.when(pl.col("b") < 2).then("b"), pl.when(pl.col("c") < 2).then("c"))
+    columns = [
+        Numeric(name="a", encoding="pieces"),
+        Numeric(name="b", encoding=ALL, log_shift=1.0),
+        Numeric(name="c", encoding="scalar+missing"),
+        Numeric(name="d", encoding="values"),
+    ]
+    together = Encoder.fit(frame, Schema(columns, Label(name="y"))).encode(frame)
+    alone = [Encoder.fit(frame, Schema([column], Label(name="y"))).encode(frame) for column in columns]
+    np.testing.assert_array_equal(together.numeric, np.concatenate([one.numeric for one in alone], axis=1))
+    np.testing.assert_array_equal(together.categorical, np.concatenate([one.categorical for one in alone], axis=1))

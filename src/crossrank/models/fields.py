@@ -66,4 +66,7 @@ class LinearTerm(nn.Module):
     def forward(self, features: Features) -> Tensor:
         x0: Tensor = self.embedding(features)  # (B, F + M)
         num_embedded = x0.shape[1] - self.numbers.shape[0]
-        return x0[:, :num_embedded].sum(dim=1) + x0[:, num_embedded:] @ self.numbers  # (B,)
+        values = x0[:, :num_embedded].sum(dim=1)  # (B,)
+        if not len(self.numbers):  # a product over nothing is 0; onnxruntime 1.31 returns what the memory held
+            return values
+        return values + x0[:, num_embedded:] @ self.numbers

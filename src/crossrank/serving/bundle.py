@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from crossrank.data.encoder import Encoder
-from crossrank.errors import BundleError
+from crossrank.errors import BundleError, listing
 from crossrank.files import checksum, write_json
 
 FORMAT, FORMAT_VERSION = "crossrank bundle", 1
@@ -55,13 +55,16 @@ class Bundle:
                 f"{path} must be a bundle; it has no {MANIFEST} beside a {GRAPH}.",
                 hint="Bundles are made by: crossrank export",
             )
-        bundle = cls(path, bundle_json(path / MANIFEST))
+        manifest = bundle_json(path / MANIFEST)
+        bundle = cls(path, manifest if isinstance(manifest, dict) else {})
         found = bundle.manifest.get("format"), bundle.manifest.get("format_version")
         if found != (FORMAT, FORMAT_VERSION):
             raise BundleError(
                 f"{path} must be a {FORMAT} of version {FORMAT_VERSION}; got {found[0]!r} of version {found[1]!r}.",
                 hint="It was written by another version of crossrank: export the run again.",
             )
+        if missing := [key for key in ("run", "precision", "checksums") if key not in bundle.manifest]:
+            raise BundleError(f"{path / MANIFEST} must have {listing(missing)}; it has not.", hint=EXPORT_AGAIN)
         if verify:
             bundle.verify()
         return bundle

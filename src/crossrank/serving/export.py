@@ -84,7 +84,8 @@ def export(
 def _check_place(into: Path, overwrite: bool) -> None:
     if into.exists() and not overwrite:
         raise BundleError(
-            f"The bundle {into} must not exist yet; it does.", hint="Choose another name, or overwrite it."
+            f"The bundle {into} must not exist yet; it does.",
+            hint="Choose another name, or pass --overwrite to replace it.",
         )
     if into.exists() and not is_bundle(into):
         raise BundleError(f"{into} is not a bundle, so it will not be replaced.", hint="Choose another name.")
@@ -97,7 +98,10 @@ class _Answers(nn.Module):
         super().__init__()
         self.model, self._kind = model, kind
 
-    def forward(self, features: Features) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:
+        categorical, numeric, *bags = inputs
+        pairs = zip(bags[::2], bags[1::2], strict=True)
+        features = Features(categorical, numeric, tuple(Bag(ids, offsets) for ids, offsets in pairs))
         return answers_of(self.model.bounded_logits(features), self._kind)
 
 
@@ -107,17 +111,24 @@ def write_graph(model: Model, kind: LabelKind, path: Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise MissingExtraError("Exporting to ONNX", "export") from None
-    features, shapes, names = _example(model)
+    inputs, sizes = _example(model)
     with torch.no_grad(), _quiet():
-        program: Any = torch.onnx.export(
-            _Answers(model, kind).eval(),
-            (features,),
-            dynamo=True,
-            dynamic_shapes=(shapes,),
-            input_names=names,
-            output_names=["answers"],
-            verbose=False,
-        )
+        try:
+            program: Any = torch.onnx.export(
+                _Answers(model, kind).eval(),
+                tuple(inputs.values()),
+                dynamo=True,
+                dynamic_shapes=(sizes,),
+                input_names=[*inputs],
+                output_names=["answers"],
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            cause = str(error.__cause__ or error).strip().splitlines()[0]
+            raise BundleError(
+                f"The model must be one that torch can export to ONNX; got: {cause}",
+                hint="In a model of your own, forward may not look at values (.item(), if x.any()).",
+            ) from error
         _forget_origin(program.model)
         program.save(path, external_data=True)
 
@@ -131,18 +142,19 @@ def _forget_origin(graph: Any) -> None:
         noted.metadata_props.clear()
 
 
-def _example(model: Model) -> tuple[Features, Features, list[str]]:
-    """Some rows, of which sizes each input may have others, and the inputs' names."""
-    layout, rows = model.layout, 7
-    num_bags, num_rows = len(layout.of_kind("multivalent")), torch.export.Dim("rows")
-    # No two sizes are alike, or they would be taken for one.
-    bags = [Bag(_zeros(17 + k), torch.arange(rows + 1)) for k in range(num_bags)]
-    single = _zeros(rows, len(layout.of_kind("categorical")))
-    features = Features(single, torch.zeros(rows, layout.num_numbers), tuple(bags))
-    sizes: Any = [Bag({0: torch.export.Dim(f"ids_{k}")}, {0: num_rows + 1}) for k in range(num_bags)]  # type: ignore[arg-type]
-    shapes: Any = Features({0: num_rows}, {0: num_rows}, tuple(sizes))  # type: ignore[arg-type]
-    names = [name for k in range(num_bags) for name in (f"bag_{k}_ids", f"bag_{k}_offsets")]
-    return features, shapes, ["categorical", "numeric", *names]
+def _example(model: Model) -> tuple[dict[str, Tensor], tuple[Any, ...]]:
+    """The inputs of a graph by name, some rows of them, and which of their sizes may be others."""
+    layout, count, rows = model.layout, 7, torch.export.Dim("rows")
+    inputs = {
+        "categorical": _zeros(count, len(layout.of_kind("categorical"))),
+        "numeric": torch.zeros(count, layout.num_numbers),
+    }
+    sizes: list[Any] = [{0: rows}, {0: rows}]
+    for place in range(len(layout.of_kind("multivalent"))):
+        ids = 17 + place  # no two sizes are alike, or they would be taken for one
+        inputs |= {f"bag_{place}_ids": _zeros(ids), f"bag_{place}_offsets": torch.arange(count + 1)}
+        sizes += [{0: torch.export.Dim(f"ids_{place}")}, {0: rows + 1}]
+    return inputs, tuple(sizes)
 
 
 def _zeros(*shape: int) -> Tensor:

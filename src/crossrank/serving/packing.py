@@ -6,7 +6,7 @@ import copy
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from crossrank.models import Model
 from crossrank.nn import FeatureEmbedding
@@ -24,7 +24,7 @@ class PackedEmbedding(FeatureEmbedding):
     Tables of width 1 stay as they are: a scale for each row would take more room than it saves.
     """
 
-    weight = torch.empty(0)  # what the tables were cut from; only its type is still asked for
+    weight = nn.Parameter(torch.empty(0), requires_grad=False)  # of which only the type is still asked for
 
     @classmethod
     def pack(cls, embedding: FeatureEmbedding, precision: Precision) -> None:
@@ -59,7 +59,7 @@ def to_int8(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def packed(model: Model, precision: Precision) -> Model:
-    """A model that shares its weights with the given one, its tables packed; layers of somebody's own are left alone."""
+    """A model that shares its weights with the given one, its tables packed; a layer of somebody's own stays."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     model = copy.deepcopy(model, shared)
     for module in [*model.modules()]:

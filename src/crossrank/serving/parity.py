@@ -93,5 +93,5 @@ def check_parity(parity: dict[str, Any], precision: str) -> None:
             f"{parity[key]:.2g} on {parity['rows']:,} rows ({parity['source']}), so nothing was written.",
             hint="Export with --precision float32."
             if precision != "float32"
-            else "If the model is one of your own, look for operations that depend on the values of a batch.",
+            else "In a model of your own, look for operations that lose digits, or mix the rows of a batch.",
         )

@@ -33,7 +33,9 @@ def draw_rows(encoder: Encoder, count: int, *, seed: int = 0) -> list[dict[str, 
 def _cell(column: Any, encoder: Encoder, draw: np.random.Generator) -> Any:
     if isinstance(column, Numeric):
         known = encoder.statistics[column.name]
-        logged = np.array([[draw.normal(known.mean, known.deviation)]]).clip(known.low, known.high)
+        # An encoder of before there were limits has none: then the mean stands for all.
+        low, high = (known.mean if end is None else end for end in (known.low, known.high))
+        logged = np.array([[draw.normal(known.mean, known.deviation)]]).clip(low, high)
         return None if draw.random() < MISSING_SHARE else float(undo_logs(logged, log_shifts([column]))[0, 0])
     texts = _texts(encoder.vocabularies[column.name], draw, MOST_IN_BAG if isinstance(column, Multivalent) else 1)
     return [text for text in texts if text is not None] if isinstance(column, Multivalent) else texts[0]
