@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -15,6 +17,8 @@ from crossrank.models import MODELS, build_model, parse_model_settings
 from crossrank.runs import Run, write_run
 from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
 from crossrank.serving.export import export
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the module `untrained` beside it
 
 COLUMNS = [
     Categorical(name="user"),

@@ -9,37 +9,17 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from untrained import ITEM, Untrained
 
 import crossrank as cr
 from crossrank.data import Encoder
 from crossrank.data.prepare import prepare
 from crossrank.errors import ConfigError, DataError, SchemaError
-from crossrank.models import MODELS, build_model, parse_model_settings
-from crossrank.runs import Run
+from crossrank.models import MODELS
 from crossrank.schema import Cross, Date, Schema
 from crossrank.serving.ranker import Ranker
 
-ITEM = ["item", "category", "tags", "price", "age_days"]
 SPLIT = {"dcn-v2", "dcn-mix", "cross-net", "cross-net-mix", "dnn"}
-SMALL = {"embedding": {"dim": 4}}
-
-
-class Untrained(Run):
-    """A run without a folder: random weights, in float64 unless told otherwise."""
-
-    def __init__(self, encoder: Encoder, *, double: bool = True, **settings) -> None:
-        self.encoder = encoder
-        torch.manual_seed(1)
-        values = {**SMALL, **settings}
-        if MODELS[values.get("name", "dcn-v2")].settings.__dataclass_fields__.get("deep"):
-            values.setdefault("deep", {"sizes": [8, 6]})
-        self.model = build_model(parse_model_settings(values), encoder.features).eval()
-        with torch.no_grad():
-            for table in self.model.tables():
-                table.weight.normal_(std=0.4)
-        self.model = self.model.double() if double else self.model
-
-    schema = property(lambda self: self.encoder.schema)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +99,7 @@ def test_candidates_are_ids_or_rows(dataset, items, context) -> None:
     ranker = Ranker(Untrained(dataset.encoder)).load(items, id="item")
     every = ranker.rank(context, k=len(items))
     some = items["item"].to_list()[50:10:-1]
-    by_id = ranker.rank(context, some, k=5)
+    by_id = ranker.rank(context, np.array(some), k=5)
     assert by_id.ids == [id_ for id_ in every.ids if id_ in some][:5]
     assert by_id.ids == [some[place] for place in by_id.positions]
     rows = items[10:60].to_dicts()
@@ -134,7 +114,7 @@ def test_candidates_are_ids_or_rows(dataset, items, context) -> None:
 def test_what_is_excluded_or_masked_out_is_not_ranked(dataset, items, context) -> None:
     ranker = Ranker(Untrained(dataset.encoder)).load(items, id="item")
     every = ranker.rank(context, k=len(items)).ids
-    assert ranker.rank(context, k=3, exclude=every[:2] + ["never heard of"]).ids == every[2:5]
+    assert ranker.rank(context, k=3, exclude=[*every[:2], "never heard of"]).ids == every[2:5]
     mask = np.isin(items["item"].to_list(), every[::2])
     assert ranker.rank(context, k=4, mask=mask, exclude=every[:1]).ids == every[2:10:2]
     assert ranker.rank(context, every[:6], k=9, mask=[False] * 5 + [True]).ids == every[5:6]
@@ -254,7 +234,7 @@ def test_mistakes_are_told_with_a_way_out(dataset, items, context) -> None:
         ),
         (lambda: ranker.rank(context, [["ad"]]), DataError, r"must be an item of the catalogue; got \['ad'\]"),
         (lambda: ranker.rank({"user": "u1"}), SchemaError, r"Column '\w+' of the schema is missing from the context"),
-        (lambda: ranker.rank(context, [{"item": 1}]), SchemaError, r"is missing from the context"),
+        (lambda: ranker.rank(context, [{"item": 1}]), SchemaError, r"Column 'category' .* missing from candidate 1"),
         (lambda: ranker.rank(context, k=0), ConfigError, r"k must be a number from 1 on; got 0"),
         (lambda: ranker.rank(context, mask=[True]), DataError, r"A mask must have a true or false for each of 202"),
         (lambda: Ranker(run).rank(context), ConfigError, r"none is loaded. Call load"),

@@ -42,10 +42,9 @@ class Catalogue:
         self.ids: list[Any] = []
         self.raw: list[Sequence[Mapping[str, Any]]] = []
         known: list[Known] = []
+        blank = pairing.joiner.half_rows([dict.fromkeys(pairing.joiner.inputs[False])], item=False, called="")
         for ids, rows, raw in source.chunks(pairing, id_column):
-            if not self.ids:
-                blank = pairing.joiner.half_rows([dict.fromkeys(pairing.joiner.inputs[False])], item=False, called="")
-                pairing.check(blank, rows.slice(0, min(len(rows), 8)))
+            pairing.check(blank, rows)
             self.ids += ids
             self.raw.append(raw)
             part = pairing.know(rows)

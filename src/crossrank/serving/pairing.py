@@ -16,7 +16,8 @@ from crossrank.serving.splitting import Split, can_split
 
 Known: TypeAlias = Tensor | EncodedRows  # what is kept of items: a row of numbers each, or the encoded rows
 AGREEMENT = 1e-3  # of a logit, or of one where it is smaller; where a model's terms are not its logit, it is far more
-CACHED = 2**19  # numbers of items' rows at a time: they stay in the processor's cache
+FEW = 8  # items to compare
+CACHED = 2**19  # numbers of items' rows at a time and thread: they stay in the processor's cache
 
 
 class Pairing:
@@ -29,6 +30,7 @@ class Pairing:
     def __init__(self, model: Model, encoder: Encoder, item: frozenset[str]) -> None:
         self.model, self.joiner = model, Joiner(encoder, item)
         self.splits: list[tuple[Any, Split]] = []
+        self._checked = False
         self.why_plain = self._why_plain()
         if not self.why_plain:
             with torch.no_grad():
@@ -69,7 +71,7 @@ class Pairing:
         requests = [(split, split.request(c)) for c, split in self.contexts(context)]
         widths = [sum(split.widths) for split, _ in requests]
         logits = []
-        for chunk in torch.split(known, max(CACHED // sum(widths), SCORING_ROWS // 8)):
+        for chunk in torch.split(known, max(torch.get_num_threads() * CACHED // sum(widths), SCORING_ROWS // 8)):
             items = torch.split(chunk.to(self.splits[0][1].bias.dtype), widths, dim=1)
             each = [split.logits(request, one) for (split, request), one in zip(requests, items, strict=True)]
             logits.append(torch.stack(each).mean(dim=0) if len(each) > 1 else each[0])
@@ -82,9 +84,11 @@ class Pairing:
 
     @torch.inference_mode()
     def check(self, context: EncodedRows, items: EncodedRows) -> None:
-        """Score row by row from now on where a few items' logits are not the plain model's: a formula of its own."""
-        if not self.splits:
+        """Score row by row from now on where a few items' logits are not the plain model's; looked at once."""
+        if self._checked or not self.splits or not len(items):
             return
+        self._checked = True
+        items = items.slice(0, FEW)
         plain, split = self._row_by_row(context, items), self._taken_apart(context, self.know(items))  # type: ignore[arg-type]
         if not ((plain - split).abs() <= AGREEMENT * plain.abs().clamp_min(1)).all():
             self.splits = []

@@ -39,9 +39,7 @@ class Sides(NamedTuple):
 
     def joined(self, c: Tensor, v: Tensor) -> Tensor:
         """x0 of one context with each item: (C,), (N, I) -> (N, D)."""
-        x0 = v.new_empty(len(v), len(self.context) + len(self.item))
-        x0[:, self.context], x0[:, self.item] = c, v
-        return x0
+        return self.spaced(c, self.context).repeat(len(v), 1).index_copy_(1, self.item, v)
 
 
 class Affine(NamedTuple):
@@ -106,10 +104,11 @@ class Polynomial:
         self.a, self.to_s = thin(first.up, first.down[:, item])
         self.b, self.to_t = thin(second.down.T, (second.up[item] * head[item, None]).T)
         self.a_context, self.b_context = self.a[context].contiguous(), self.b[context].contiguous()  # (C, S), (C, T)
-        self.down_context = first.down[:, context].contiguous()  # (R, C)
-        self.up_context = second.up[context].T.contiguous()  # (R', C)
-        self.narrow_g = second.down.shape[0] < len(item)
-        self.narrow_p = first.up.shape[1] < len(item)
+        self.narrow_p, self.narrow_g = first.up.shape[1] < len(item), second.down.shape[0] < len(item)
+        # What makes p of c and g of w ⊙ c: in two steps through a narrow layer, else in one.
+        to_p, to_g = first.down[:, context], second.up[context]
+        self.to_p = (to_p if self.narrow_p else first.up @ to_p).contiguous()  # (R, C) or (D, C)
+        self.to_g = (to_g if self.narrow_g else to_g @ second.down).T.contiguous()  # (R', C) or (D, C)
 
     def item(self, v: Tensor) -> Tensor:
         places, head = self.sides.item, self.head[self.sides.item]
@@ -132,9 +131,9 @@ class Polynomial:
     def request(self, c: Tensor) -> _Request:
         context, item = self.sides
         weighted = self.head[context] * c
-        projected, pulled = self.down_context @ c, self.up_context @ weighted  # (R,), (R',)
-        p = self.first.shift + self.first.up @ projected  # (D,)
-        g = self.second.residual * self.head + pulled @ self.second.down  # (D,)
+        projected, pulled = self.to_p @ c, self.to_g @ weighted  # (R,) or (D,) each
+        p = self.first.shift + (self.first.up @ projected if self.narrow_p else projected)  # (D,)
+        g = self.second.residual * self.head + (pulled @ self.second.down if self.narrow_g else pulled)  # (D,)
         cg, cp = c * g[context], c * p[context]
         of_v, of_s, of_t = g[item] * p[item], cg @ self.a_context, cp @ self.b_context
         phi = []

@@ -134,17 +134,20 @@ class Ranker:
         """
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ConfigError(f"k must be a number from 1 on; got {k!r}.")
-        rows = [*candidates] if candidates and all(isinstance(one, Mapping) for one in candidates) else None
+        given = None if candidates is None else list(candidates)
+        rows = given if given and all(isinstance(one, Mapping) for one in given) else None
+        pairing = self.pairing if rows is None or self.catalogue else self._pairing_of(rows[0], "candidate 1")
+        request = pairing.joiner.half_rows([context], item=False, called="the context")
         if rows is not None:
-            pairing = self._pairing_of(rows[0], "candidate 1")
-            known = pairing.know(pairing.joiner.half_rows(rows, item=True, called="candidate"))
+            encoded = pairing.joiner.half_rows(rows, item=True, called="candidate")
+            pairing.check(request, encoded)
+            known = pairing.know(encoded)
             name = self.catalogue.id_column if self.catalogue else ""
             ids = [row.get(name, place) for place, row in enumerate(rows)]
         else:
-            catalogue, pairing = self.loaded, self.pairing
-            ids = catalogue.ids if candidates is None else list(candidates)
-            known = catalogue.known if candidates is None else catalogue.take(catalogue.places(ids))
-        logits = pairing.logits(pairing.joiner.half_rows([context], item=False, called="the context"), known)
+            ids = self.loaded.ids if given is None else given
+            known = self.loaded.known if given is None else self.loaded.take(self.loaded.places(given))
+        logits = pairing.logits(request, known)
         allowed = _allowed(ids, exclude, mask)
         values: NDArray[Any] = logits.numpy()
         order = _best(values, k, allowed)
@@ -152,7 +155,7 @@ class Ranker:
         ranking = Ranking([ids[place] for place in order.tolist()], order, scores[order], values[order])
         if not explain:
             return ranking
-        chosen = [rows[place] for place in order] if rows is not None else [catalogue.row(id_) for id_ in ranking.ids]
+        chosen = [rows[place] for place in order] if rows is not None else [self.loaded.row(id_) for id_ in ranking.ids]
         whole = ({**context, **{name: row[name] for name in pairing.joiner.inputs[True]}} for row in chosen)
         return dataclasses.replace(ranking, explanations=[explain_row(self.run, row) for row in whole])
 

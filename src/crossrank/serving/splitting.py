@@ -133,11 +133,9 @@ class Crossed:
     def __init__(self, network: CrossNetwork, head: Tensor | None, sides: Sides) -> None:
         self.layers: list[Any] = list(network.layers)
         self.sides, self.head = sides, head
-        first = Affine.of(self.layers[0])
-        self.first = first if self.layers[0].is_affine else None
-        self.up, to_known = thin(first.up, first.down[:, sides.item]) if self.first else (first.up, None)
-        self.known_is_v = to_known is None
-        self.second = Affine.of(self.layers[1]).down if len(self.layers) > 1 else None  # (Z, D)
+        self.second: _Second | None = None
+        if len(self.layers) > 1 and self.layers[0].is_affine:
+            self.second = _Second(self.layers[0], self.layers[1], sides)
         if head is not None:
             last = Affine.of(self.layers[-1])
             self.bias = last.bias
@@ -164,19 +162,9 @@ class Crossed:
             read = layer.project(xl) if read is None else read
             crossed = layer.spread(layer.mix(read))
             xl = torch.addcmul(xl, x0, crossed) if layer.residual else x0 * crossed
-            read = self._second(request, v, q, xl) if number == 0 else None
+            worth_it = number == 0 and self.second is not None and len(v) > self.second.width
+            read = self.second.read(request, v, q, xl) if worth_it and self.second else None
         return x0, xl, read
-
-    def _second(self, request: _Request, v: Tensor, q: Tensor, x1: Tensor) -> Tensor | None:
-        """P x1, where there are more candidates than columns of M(c): fewer products than with all of x1."""
-        if self.first is None or self.second is None or len(v) <= self.up.shape[1]:
-            return None
-        context, item = self.sides
-        scaled = self.second[:, context] * request.c  # (Z, C), P[:, C] diag(c)
-        shared = scaled @ (self.first.shift + self.first.up @ request.projected)[context]  # (Z,)
-        known = v if self.known_is_v else q  # (N, S)
-        both = torch.cat([scaled @ self.up[context], self.second[:, item]], dim=1)  # (Z, S + I)
-        return torch.addmm(shared, torch.cat([known, x1[:, item]], dim=1), both.T)
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         last, head = self.layers[-1], self.head
@@ -188,6 +176,32 @@ class Crossed:
             reached = last.mix(last.project(xl) if read is None else read)  # (N, M)
         logits: Tensor = ((pulled + request.pulled) * reached).sum(dim=1) + x0 @ (head * self.bias)
         return logits + xl @ head if last.residual else logits
+
+
+class _Second:
+    """``P x1``, all that the second layer reads, with fewer products where there are more candidates than ``width``.
+
+    As the head of this file has it, through the rank of the first layer where that is narrower than the item.
+    """
+
+    def __init__(self, first: Any, second: Any, sides: Sides) -> None:
+        self.first, self.sides = first, sides
+        matrix, read = Affine.of(first), Affine.of(second).down  # (Z, D)
+        self.residual = matrix.residual
+        up, to_known = thin(matrix.up, matrix.down[:, sides.item])
+        self.known_is_v, self.width = to_known is None, up.shape[1]
+        self.up = up[sides.context].contiguous()  # (C, S)
+        self.of_context, self.of_item = read[:, sides.context].contiguous(), read[:, sides.item].T.contiguous()
+
+    def read(self, request: _Request, v: Tensor, q: Tensor, x1: Tensor) -> Tensor:
+        """(N, D) -> (N, Z)"""
+        context, item = self.sides
+        scaled = self.up * request.c[:, None]  # (C, S), diag(c) W[C, I]
+        p = self.first.spread(request.projected)[context] + self.residual
+        shared = self.of_context @ (request.c * p)  # (Z,)
+        both = torch.cat([(self.of_context @ scaled).T, self.of_item])  # (S + I, Z)
+        known = torch.cat([v if self.known_is_v else q, x1.index_select(1, item)], dim=1)  # (N, S + I)
+        return torch.addmm(shared, known, both)
 
 
 class Stacked:

@@ -1,0 +1,164 @@
+"""Ranking: a ranker with a loaded catalogue, against the same model by onnxruntime on full rows.
+
+    python benchmarks/rank.py                      the paper's Criteo shape, 500 of 100,000 items, one thread
+    python benchmarks/rank.py --threads 2
+    python benchmarks/rank.py --retrieval          the top 20 of a million items, two layers of rank 32
+
+26 features of width 39 and 13 numbers (D = 1027), two full cross layers, deep 768-768, random weights; an item is three
+features (117 of the 1027). Ours is the whole of ``Ranker.rank``: a context as a dictionary and 500 ids in, the best 20
+out. onnxruntime is given 500 rows whose ids are encoded already, and only finds their logits. The two take turns, so
+that a busy moment of the machine meets both; medians are compared, and the least times, which it touches least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from crossrank.data import Encoder
+from crossrank.models import build_model, parse_model_settings
+from crossrank.nn import Features
+from crossrank.schema import Categorical, Label, Numeric, Schema
+from crossrank.serving.ranker import Ranker
+
+CATEGORIES = [f"C{number}" for number in range(1, 27)]
+NUMBERS = [f"I{number}" for number in range(1, 14)]
+ITEM = CATEGORIES[-3:]
+VALUES = 2_000  # of each feature
+FULL = {"num_layers": 2}
+
+
+def rows(count: int, names: list[str], seed: int) -> dict[str, Any]:
+    generator = np.random.default_rng(seed)
+    columns: dict[str, Any] = {
+        name: generator.integers(VALUES, size=count).astype(str) for name in names if name[0] == "C"
+    }
+    return columns | {name: generator.normal(size=count) for name in names if name[0] == "I"}
+
+
+def encoder() -> Encoder:
+    columns = [
+        *(Categorical(name=one) for one in CATEGORIES),
+        *(Numeric(name=one, encoding="scalar") for one in NUMBERS),
+    ]
+    return Encoder.fit(pl.DataFrame(rows(20_000, [*CATEGORIES, *NUMBERS], 0)), Schema(columns, Label(name="y")))
+
+
+def made(encoder: Encoder, settings: dict[str, Any]) -> Any:
+    torch.manual_seed(0)
+    values = {"embedding": {"dim": 39}, **settings}
+    return SimpleNamespace(
+        encoder=encoder, schema=encoder.schema, model=build_model(parse_model_settings(values), encoder.features).eval()
+    )
+
+
+class FullRows(nn.Module):
+    """The model as a function of tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, numbers: Tensor) -> Tensor:
+        logits: Tensor = self.model(Features(ids, numbers))
+        return logits
+
+
+def session(model: nn.Module, ids: Tensor, numbers: Tensor, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(FullRows(model).eval(), (ids, numbers), path, dynamo=True, verbose=False)
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def timed(calls: list[Callable[[], object]], repeats: int) -> list[tuple[float, float]]:
+    """The median and the least milliseconds of each call, all of them taking turns."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for turn in range(repeats + 3):
+        for place, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            if turn >= 3:
+                seconds[place].append(time.perf_counter() - start)
+    return [(1e3 * statistics.median(one), 1e3 * min(one)) for one in seconds]
+
+
+def candidates(args: argparse.Namespace) -> None:
+    fitted = encoder()
+    catalogue = pl.DataFrame({"id": np.arange(args.items), **rows(args.items, ITEM, 1)})
+    context = {name: column[0] for name, column in rows(1, [*CATEGORIES[:-3], *NUMBERS], 2).items()}
+    some = np.random.default_rng(3).choice(args.items, size=args.candidates, replace=False)
+    chosen = some.tolist()
+    full = [{**context, **catalogue.row(place, named=True)} for place in chosen]
+    encoded = fitted.encode_rows(full).features()
+    print(f"{args.candidates} of {args.items:,} items, {args.threads} thread(s), median (least) of {args.repeats}")
+    print(
+        "| structure | precision | onnxruntime, ms | ours, ms | ratio | pairs/s | bytes an item | largest difference |"
+    )
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for structure in args.structures:
+        run = made(fitted, {"structure": structure, "cross": FULL, "deep": {"sizes": [768, 768]}})
+        ort = session(run.model, encoded.categorical, encoded.numeric, args.threads)
+        names = [one.name for one in ort.get_inputs()]
+        feed = dict(zip(names, (encoded.categorical.numpy(), encoded.numeric.numpy()), strict=True))
+        for precision in args.precisions:
+            ranker = Ranker(run).load(catalogue, id="id", precision=precision)
+            assert ranker.how == "split"
+            ours = ranker.rank(context, chosen, k=len(chosen))
+            difference = float(np.abs(ours.logits - ort.run(None, feed)[0][ours.positions]).max())
+            calls = [partial(ort.run, None, feed), partial(ranker.rank, context, chosen, k=20)]
+            (theirs, least), (mine, my_least) = timed(calls, args.repeats)
+            cells = [
+                *(structure, precision, f"{theirs:.2f} ({least:.2f})", f"{mine:.2f} ({my_least:.2f})"),
+                *(f"{theirs / mine:.1f} ({least / my_least:.1f})", f"{1e3 * len(chosen) / mine:,.0f}"),
+                *(f"{ranker.bytes_per_item:,.0f}", f"{difference:.1e}"),
+            ]
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def retrieval(args: argparse.Namespace) -> None:
+    run = made(encoder(), {"name": "cross-net", "cross": {"num_layers": 2, "layer": "low_rank", "rank": 32}})
+    count = args.items if args.items != 100_000 else 1_000_000
+    catalogue = pl.DataFrame({"id": np.arange(count), **rows(count, ITEM, 1)})
+    context = {name: column[0] for name, column in rows(1, [*CATEGORIES[:-3], *NUMBERS], 2).items()}
+    for precision in args.precisions:
+        index = Ranker(run).load(catalogue, id="id", precision=precision).index("exact")
+        ((median, least),) = timed([partial(index.search, context, k=20)], max(args.repeats // 4, 5))
+        size, threads = f"{index.ranker.bytes_per_item:,.0f} bytes an item", f"{args.threads} thread(s)"
+        print(
+            f"top 20 of {count:,}, rank 32, {precision}, {size}, {threads}: {median:.1f} ({least:.1f}) ms", flush=True
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--candidates", type=int, default=500)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--structures", nargs="+", default=["cross-only", "parallel", "stacked"])
+    parser.add_argument("--precisions", nargs="+", default=["float32"])
+    parser.add_argument("--retrieval", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    (retrieval if args.retrieval else candidates)(args)
+
+
+if __name__ == "__main__":
+    main()

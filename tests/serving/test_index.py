@@ -1,0 +1,66 @@
+"""Retrieval by inner products against the ranking of every item."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from untrained import ITEM, Untrained
+
+from crossrank.errors import ConfigError
+from crossrank.serving.ranker import Ranker
+
+LAYERS = [{"num_layers": 1}, {"num_layers": 2}, {"num_layers": 2, "layer": "low_rank", "rank": 2}]
+
+
+@pytest.fixture(scope="module")
+def items(clicks) -> pl.DataFrame:
+    return clicks.select(ITEM).with_row_index("sku")
+
+
+@pytest.fixture(scope="module")
+def contexts(clicks) -> list[dict]:
+    return clicks.drop(*ITEM, "click").head(12).to_dicts()
+
+
+@pytest.mark.parametrize("cross", LAYERS, ids=str)
+def test_an_exact_index_is_the_ranking_of_the_whole_catalogue(dataset, items, contexts, cross) -> None:
+    ranker = Ranker(Untrained(dataset.encoder, structure="cross-only", cross=cross)).load(items, id="sku")
+    index = ranker.index("exact")
+    assert index.recall == 1
+    assert index.search(contexts[0], k=7).ids == ranker.rank(contexts[0], k=7).ids
+
+
+@pytest.mark.parametrize("cross", LAYERS, ids=str)
+def test_an_approximate_index_finds_the_share_of_the_best_that_it_says(dataset, items, contexts, cross) -> None:
+    pytest.importorskip("faiss")
+    run = Untrained(dataset.encoder, structure="cross-only", cross=cross, double=False)
+    ranker = Ranker(run).load(items, id="sku")
+    index = ranker.index("faiss", contexts=contexts, k=10, recall=0.8)
+    assert 0.8 <= index.recall <= 1
+    assert 1 <= index.num_probes <= index.num_cells
+    found = 0
+    for context in contexts:
+        best, near = ranker.rank(context, k=10), index.search(context, k=10)
+        assert near.ids == [items["sku"][int(place)] for place in near.positions]
+        assert (np.diff(near.logits) <= 0).all()
+        found += len({*best.positions.tolist()} & {*near.positions.tolist()})
+    assert found / (10 * len(contexts)) == pytest.approx(index.recall)
+    everything = ranker.index("faiss", contexts=contexts, recall=1.0)
+    assert everything.recall == pytest.approx(1, abs=0.01)
+
+
+def test_other_models_have_no_index_and_say_what_to_do(dataset, items, contexts) -> None:
+    for settings in (
+        {"structure": "parallel"},
+        {"structure": "cross-only", "cross": {"num_layers": 3}},
+        {"name": "fm"},
+    ):
+        ranker = Ranker(Untrained(dataset.encoder, **settings)).load(items, id="sku")
+        with pytest.raises(ConfigError, match=r"inner product.*rank\(context, k=...\) ranks the whole catalogue"):
+            ranker.index()
+    ranker = Ranker(Untrained(dataset.encoder, structure="cross-only")).load(items, id="sku")
+    with pytest.raises(ConfigError, match=r"measures its recall; it needs contexts"):
+        ranker.index("faiss")
+    with pytest.raises(ConfigError, match=r"kind must be one of 'exact', 'faiss'; got 'hnsw'"):
+        ranker.index("hnsw")
