@@ -26,7 +26,7 @@ test-fast: $(VENV)/.dev  ## what is not marked slow
 test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's Chromium where it is missing
 	@command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
 	@$(PIP) -e '.[browser]'
-	@$(BIN)/python -m pytest -q tests/reports tests/serving/test_page.py
+	@$(BIN)/python -m pytest -q tests/reports tests/serving/http/test_page.py
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .
