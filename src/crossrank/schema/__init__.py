@@ -1,9 +1,10 @@
 """What each column of a table means, and which slice of x0 it fills."""
 
-from crossrank.schema.columns import Categorical, Column, Label, LabelKind, Multivalent, Numeric, Schema
+from crossrank.schema.columns import Categorical, Column, Multivalent, Numeric
 from crossrank.schema.cross import Cross
 from crossrank.schema.dates import Date
 from crossrank.schema.layout import Feature, InputLayout, Slot
+from crossrank.schema.schema import Label, LabelKind, Schema
 
 __all__ = [
     "Categorical",

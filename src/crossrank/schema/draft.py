@@ -23,7 +23,7 @@ from typing import Any
 
 from crossrank.errors import SchemaError, did_you_mean, listing
 from crossrank.schema.cells import plain_number
-from crossrank.schema.columns import Label, Multivalent, Numeric, Schema, TableFeature
+from crossrank.schema.columns import Multivalent, Numeric, TableFeature
 from crossrank.schema.dates import DAY, Date, TimeRange, readable_times
 from crossrank.schema.infer import (
     WRITTEN_NUMBER,
@@ -35,6 +35,7 @@ from crossrank.schema.infer import (
     numbers_of,
     read_columns,
 )
+from crossrank.schema.schema import Label, Schema
 from crossrank.schema.split_names import find_split
 
 LABEL_NAMES = ("label", "click", "clicked", "is_click", "target", "y")
