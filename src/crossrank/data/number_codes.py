@@ -152,7 +152,7 @@ class NumberSlots:
 
 
 class NumberFloats:
-    """The numeric slots of several columns side by side, all computed at once: for one row this takes no longer."""
+    """The numeric slots of several columns side by side, computed at once: for one row, each call of numpy counts."""
 
     def __init__(self, slots: Sequence[NumberSlots]) -> None:
         edges, filled = zip(*(one.edges() for one in slots), strict=True)
