@@ -96,7 +96,8 @@ class App:
 
     async def score(self, request: Request) -> Response:
         content = json_of(await self.bodies.read(request))
-        model = self._version(request.query_params["version"]) if "version" in request.query_params else self.model
+        asked = request.query_params.get("version") if request.scope["query_string"] else None
+        model = self.model if asked is None else self._version(asked)
         rows = rows_of(content, model, self.settings.max_rows)
         scores = await self.batcher.score(model, rows)
         return _json({"scores": scores.tolist(), "model": model.version})

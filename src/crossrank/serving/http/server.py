@@ -80,7 +80,7 @@ class Supervisor:
         self.settings, self.bound = settings, bound
         self.events: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.workers: dict[int, tuple[SpawnProcess, Connection, float]] = {}
-        self.pause = 1.0
+        self.pause, self.spawned = 1.0, 0.0
 
     def _spawn(self) -> tuple[SpawnProcess, Connection]:
         context = multiprocessing.get_context("spawn")
@@ -88,7 +88,8 @@ class Supervisor:
         process = context.Process(target=work, args=(self.settings, self.bound, theirs))
         process.start()
         theirs.close()
-        self.workers[process.pid or 0] = process, ours, time.monotonic()
+        self.spawned = time.monotonic()
+        self.workers[process.pid or 0] = process, ours, self.spawned
         return process, ours
 
     def start(self) -> str:
@@ -136,17 +137,17 @@ class Supervisor:
         for pid, (process, told, since) in list(self.workers.items()):
             if process.is_alive():
                 continue
+            said = ()
+            with contextlib.suppress(EOFError, OSError):
+                said = told.recv() if told.poll() else ()
             told.close()
             del self.workers[pid]
             mark_process_dead(pid)  # type: ignore[no-untyped-call]
             self.pause = 1.0 if time.monotonic() - since > LONGEST_PAUSE else min(2 * self.pause, LONGEST_PAUSE)
-            log("worker died", pid=pid, code=process.exitcode, back_in_seconds=self.pause)
+            log("worker died", pid=pid, code=process.exitcode, said=said, back_in_seconds=self.pause)
         missing = self.settings.workers - len(self.workers)
-        if missing and (not self.workers or time.monotonic() - self._latest() >= self.pause):
+        if missing and time.monotonic() - self.spawned >= self.pause:
             self._spawn()
-
-    def _latest(self) -> float:
-        return max(since for *_, since in self.workers.values())
 
     def _send(self, number: int) -> None:
         for pid, (process, *_) in self.workers.items():
