@@ -44,7 +44,7 @@ def missed_gain(
     Where no cell comes twice it is 0. Where there is nothing to remember its mean tends below 0.
 
     >>> missed_gain(np.zeros(3), np.ones(3), np.array([4, 4, 9])).round(3).tolist()
-    [0.0, 0.024, 0.0]
+    [0.0, 0.046, 0.0]
     """
     z, y = np.asarray(logits, np.float64), np.asarray(labels, np.float64)
     p = np.exp(-np.logaddexp(0, -z)) if kind == "binary" else z

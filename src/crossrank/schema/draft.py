@@ -141,8 +141,8 @@ def draft_schema(
         >>> draft = draft_schema(table)
         >>> [(column.kind, column.name) for column in draft.features]
         [('numeric', 'age'), ('multivalent', 'tags')]
-        >>> draft.label
-        Label(name='click', kind='binary', classes=('no', 'yes'))
+        >>> draft.label.classes
+        ('no', 'yes')
     """
     columns = read_columns(table)
     target, note = _label(_label_name(columns, label), columns, positive, named=label is not None)

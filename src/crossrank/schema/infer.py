@@ -189,7 +189,7 @@ def few(distinct: int, rows: int) -> bool:
 def number_note(name: str, cells: list[Any], draft: TableFeature | str) -> str:
     """What to say of a column of text most of whose cells look like numbers, though it was not drafted so; or nothing.
 
-    >>> number_note("age", ["31", "unknown", "40.5", "29"], Categorical(name="age"))[:69]
+    >>> number_note("age", ["31", "no idea", "40.5", "29"], Categorical(name="age"))[:69]
     "'age' is categorical, though most of its cells look like numbers: 1 o"
     """
     if isinstance(draft, Numeric):
