@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,15 @@ def checksum(path: Path) -> str:
     """The BLAKE2 checksum of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def damage(folder: Path, checksums: Mapping[str, str]) -> str | None:
+    """What happened to the first file that is not as it was written, if there is one."""
+    for name, expected in checksums.items():
+        file = folder / name
+        if not file.is_file() or checksum(file) != expected:
+            return f"{name} {'is not what was written' if file.is_file() else 'is missing'}"
+    return None
 
 
 @contextlib.contextmanager

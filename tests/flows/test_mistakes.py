@@ -71,7 +71,7 @@ def test_seeds_of_other_settings_or_data_are_not_mixed(place, clicks, tmp_path) 
     clicks.head(1500).write_csv(tmp_path / "fewer.csv")
     words[1] = "fewer.csv"
     _, problem = crossrank(*words, "--schema", place / "schema.json", cwd=tmp_path, code=2)
-    assert "in runs/seed-0" in problem and "the data were others" in problem
+    assert "in runs/seed-0 training.eval_every was 26 and is 19 and the data were others" in problem
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["seed-0"]
 
 

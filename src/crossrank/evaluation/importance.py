@@ -24,9 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossrank.data import Encoder, Split
 from crossrank.data.rows import SCORING_ROWS, EncodedRows, Positions
-from crossrank.evaluation.classes import class_losses
 from crossrank.evaluation.grouped import Floats, weighted_mean
-from crossrank.evaluation.metrics import CRITERIA, sigmoid
+from crossrank.evaluation.metrics import CRITERIA, row_losses, sigmoid
 from crossrank.evaluation.thresholds import short
 from crossrank.evaluation.values import namer, raw_numbers
 from crossrank.models import Model
@@ -131,11 +130,8 @@ def _judge(labels: Floats, weights: Floats, kind: LabelKind) -> Callable[[Floats
     """The criterion of logits."""
 
     def judge(logits: Floats) -> float:
-        if kind == "binary":
-            return weighted_mean(np.logaddexp(0, (1 - 2 * labels) * logits), weights)
-        if kind == "classes":
-            return weighted_mean(class_losses(labels, logits), weights)
-        return float(np.sqrt(weighted_mean((logits - labels) ** 2, weights)))
+        loss = weighted_mean(row_losses(labels, logits, kind), weights)
+        return float(np.sqrt(loss)) if kind == "real" else loss
 
     return judge
 

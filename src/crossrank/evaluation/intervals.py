@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crossrank.evaluation.grouped import Floats, Rows, read_rows, weighted_mean
+from crossrank.evaluation.metrics import row_losses
 from crossrank.schema import LabelKind
 
 NORMAL = 1.959964  # 95% of a normal variable lie within so many deviations
@@ -60,7 +61,8 @@ def mean_and_error(values: Floats, weights: ArrayLike | None) -> tuple[float, fl
 
 
 def _of_classes(rows: Rows) -> dict[str, tuple[float, float]]:
-    found = {"logloss": _around(*mean_and_error(np.logaddexp(0, (1 - 2 * rows.labels) * rows.scores), rows.weights))}
+    losses = row_losses(rows.labels, rows.scores, "binary")
+    found = {"logloss": _around(*mean_and_error(losses, rows.weights))}
     positive = rows.labels == 1
     if 2 <= positive.sum() <= len(positive) - 2:
         found["auc"] = _of_auc(rows, positive)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from crossrank.errors import DataError
-from crossrank.evaluation.classes import measure_classes
+from crossrank.evaluation.classes import class_losses, measure_classes
 from crossrank.evaluation.grouped import Floats, Rows, auc, grouped_auc, mrr, ndcg, read_rows, weighted_mean
 from crossrank.schema import LabelKind
 
@@ -62,6 +62,13 @@ def sigmoid(logits: ArrayLike) -> Floats:
     return np.exp(-np.logaddexp(0, -np.asarray(logits, dtype=np.float64)))
 
 
+def row_losses(labels: Floats, logits: Floats, kind: LabelKind) -> Floats:
+    """The loss of each row: ``-log p(label)``, or of a number the squared error: (N,), (N,) or (N, K) -> (N,)."""
+    if kind == "classes":
+        return class_losses(labels, logits)
+    return np.logaddexp(0, (1 - 2 * labels) * logits) if kind == "binary" else (logits - labels) ** 2
+
+
 def log_loss(labels: ArrayLike, logits: ArrayLike, *, weights: ArrayLike | None = None) -> float:
     """The mean of ``-log p(label)``: ``log(1 + exp(-x))`` for a positive row, ``log(1 + exp(x))`` for a negative one.
 
@@ -73,7 +80,7 @@ def log_loss(labels: ArrayLike, logits: ArrayLike, *, weights: ArrayLike | None 
     1000.0
     """
     rows = read_rows(labels, logits, weights)
-    return weighted_mean(np.logaddexp(0, (1 - 2 * rows.labels) * rows.scores), rows.weights)
+    return weighted_mean(row_losses(rows.labels, rows.scores, "binary"), rows.weights)
 
 
 def normalized_entropy(labels: ArrayLike, logits: ArrayLike, *, weights: ArrayLike | None = None) -> float:

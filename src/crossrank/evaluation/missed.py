@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.ordered import Doubles, sums_before
+from crossrank.evaluation.metrics import row_losses, sigmoid
 from crossrank.schema import LabelKind
 
 RIDGE = 5.0  # λ
@@ -47,11 +48,11 @@ def missed_gain(
     [0.0, 0.046, 0.0]
     """
     z, y = np.asarray(logits, np.float64), np.asarray(labels, np.float64)
-    p = np.exp(-np.logaddexp(0, -z)) if kind == "binary" else z
+    p = sigmoid(z) if kind == "binary" else z
     curvature = p * (1 - p) if kind == "binary" else np.ones_like(z)
     left, curved = sums_before(cells, np.column_stack([y - p, curvature])).T
     step = left / (curved + RIDGE)
-    gain: Doubles = row_losses(z, y, kind) - row_losses(z + step, y, kind)
+    gain: Doubles = row_losses(y, z, kind) - row_losses(y, z + step, kind)
     return gain
 
 
@@ -77,10 +78,3 @@ def rank_missed(
         error = float(gains.std() / np.sqrt(max(len(gains), 1)))
         found.append(Missed(columns, float(gains.mean()), error, float(seen.mean())))
     return sorted(found, key=lambda one: -one.gain)
-
-
-def row_losses(logits: Doubles, labels: Doubles, kind: LabelKind) -> Doubles:
-    """The loss of each row: (N,), (N,) -> (N,)."""
-    if kind == "binary":
-        return np.logaddexp(0, logits) - labels * logits
-    return (labels - logits) ** 2

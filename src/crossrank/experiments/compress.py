@@ -26,7 +26,7 @@ from crossrank.evaluation.crosses import sample, trace
 from crossrank.evaluation.evaluate import evaluate_split, score_split
 from crossrank.evaluation.findings import write_findings
 from crossrank.evaluation.intervals import mean_and_error
-from crossrank.evaluation.missed import row_losses
+from crossrank.evaluation.metrics import row_losses
 from crossrank.evaluation.spectrum import Usage, energy_rank, low_rank_factors, usage
 from crossrank.experiments.latency import BATCHES, measure_latency
 from crossrank.files import fresh_partial, publish, writing
@@ -208,7 +208,7 @@ def _candidates(largest: int) -> list[int]:
 
 def _losses(model: Model, rows: Split, kind: LabelKind) -> Floats:
     """The loss of each row. Shape: (N,)."""
-    return row_losses(score_split(model, rows).astype(np.float64), np.asarray(rows.labels, np.float64), kind)
+    return row_losses(np.asarray(rows.labels, np.float64), score_split(model, rows).astype(np.float64), kind)
 
 
 def _narrowed_config(run: Run, rank: int) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from crossrank.data.crossing import add_crosses
 from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import score_split
 from crossrank.evaluation.intervals import mean_and_error
-from crossrank.evaluation.missed import Missed, rank_missed, row_losses
+from crossrank.evaluation.metrics import row_losses
+from crossrank.evaluation.missed import Missed, rank_missed
 from crossrank.files import publish, read_json, write_json
 from crossrank.models import Model, build_model
 from crossrank.models.widen import widen
@@ -236,7 +237,7 @@ class _Arms:
                 raise error
             logits = score_split(model, trainer.member.placed(dataset.valid)).astype(np.float64)
             labels = np.asarray(dataset.valid.labels, np.float64)
-            yield trainer, planned, row_losses(logits, labels, kind)
+            yield trainer, planned, row_losses(labels, logits, kind)
             if seed != self.seeds[0]:
                 trainer.member.close()
 

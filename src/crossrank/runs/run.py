@@ -35,7 +35,7 @@ from torch import Tensor
 from crossrank.data import Encoder
 from crossrank.data.any_rows import encode_any
 from crossrank.errors import RunError
-from crossrank.files import checksum, partial_of, read_json, write_json
+from crossrank.files import checksum, damage, partial_of, read_json, write_json
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.base import answers_of
 from crossrank.nn import Features
@@ -95,11 +95,8 @@ class Run:
 
     def verify(self) -> None:
         """Check that no file of the run was damaged since it was written."""
-        for name, expected in self.info["checksums"].items():
-            file = self.path / name
-            if not file.is_file() or checksum(file) != expected:
-                state = "is not what was written" if file.is_file() else "is missing"
-                raise RunError(f"The run {self.path} is damaged: {name} {state}.", hint="Copy it anew or train again.")
+        if found := damage(self.path, self.info["checksums"]):
+            raise RunError(f"The run {self.path} is damaged: {found}.", hint="Copy it anew or train again.")
 
     @property
     def fingerprint(self) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from crossrank.data.encoder import Encoder
 from crossrank.errors import BundleError, listing
-from crossrank.files import checksum, write_json
+from crossrank.files import checksum, damage, write_json
 
 FORMAT, FORMAT_VERSION = "crossrank bundle", 1
 MANIFEST, GRAPH, ROWS = "manifest.json", "model.onnx", "rows.json"
@@ -71,11 +71,8 @@ class Bundle:
 
     def verify(self) -> None:
         """Check that no file was damaged since it was written."""
-        for name, expected in self.manifest["checksums"].items():
-            file = self.path / name
-            if not file.is_file() or checksum(file) != expected:
-                state = "is not what was written" if file.is_file() else "is missing"
-                raise BundleError(f"The bundle {self.path} is damaged: {name} {state}.", hint=EXPORT_AGAIN)
+        if found := damage(self.path, self.manifest["checksums"]):
+            raise BundleError(f"The bundle {self.path} is damaged: {found}.", hint=EXPORT_AGAIN)
 
     @cached_property
     def encoder(self) -> Encoder:

@@ -29,7 +29,7 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any
     if dataset.schema.label.kind == "real":
         return {**values, "training": _numbers(dataset, training) | training}
     if rows >= MANY_ROWS:
-        return {**values, "training": _large_batches(training) | training} if training else dict(values)
+        return {**values, "training": _large_batches(training) | training}
     filled = (_few_rows if rows < FEW_ROWS else _rows)(dataset, training)
     known = to_dict(parse_model_settings({key: model[key] for key in model if key == "name"}))
     parts: dict[str, Any] = {"structure": "parallel"} if known.get("structure") == "stacked" else {}

@@ -14,9 +14,14 @@ from crossrank.serving.http.served import Models, Served
 from crossrank.serving.http.server import bind
 from crossrank.serving.http.settings import ServeSettings
 
-playwright = pytest.importorskip("playwright.sync_api")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed: run make test-browser to see the page in a browser"
+)
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed here")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: run make test-browser"),
+]
 TOKEN = "the-token-of-clients"
 
 
