@@ -27,7 +27,7 @@ def make_engine(
     device = _device(model, settings)
     settings = settings.for_model(model, device.type)
     rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
-    loss = find_loss(settings.loss, dataset.schema.label.kind)
+    loss = find_loss(settings.loss, dataset.schema.label.kind, pair_weight=settings.pair_weight)
     if device.type == "cuda":
         return CapturedEngine(
             model, dataset.train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock
