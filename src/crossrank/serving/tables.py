@@ -22,7 +22,14 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
 def predict_table(
-    run: Run, source: Any, into: Path, *, column: str | None = None, overwrite: bool = False, **table_options: Any
+    run: Run,
+    source: Any,
+    into: Path,
+    *,
+    column: str | None = None,
+    calibrated: bool = False,
+    overwrite: bool = False,
+    **table_options: Any,
 ) -> int:
     """Write a table again with one more column, the run's answer for each row.
 
@@ -34,6 +41,7 @@ def predict_table(
         into: a csv, tsv or parquet file, by its suffix; it appears once it is complete.
         column: the name of the new column; left out, "probability", "prediction" where the label is a number, or
             "score" where it is a grade.
+        calibrated: as :meth:`crossrank.runs.Run.predict` says.
         overwrite: replace the file if it exists.
 
     Returns:
@@ -54,16 +62,17 @@ def predict_table(
     with writing(into, DataError):
         into.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.partial-") as folder:
-            return _write(_scored(run, table, column), Path(folder), into)
+            return _write(_scored(run, table, column, calibrated), Path(folder), into)
 
 
-def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:
+def _scored(run: Run, table: Any, column: str, calibrated: bool) -> Iterator[pl.DataFrame]:
     import polars as pl
 
     check_columns(run.schema.inputs, table.columns, table.name)
     for chunk in table.chunks(rows=SCORING_ROWS):
         encoded = run.encoder.encode(chunk.frame, where=chunk.where)
         answers = run.answers([encoded.features()])
+        answers = run.calibrated(answers) if calibrated else answers
         if answers.ndim == 2:
             names = np.array(run.schema.label.classes)[answers.argmax(axis=1)] if len(answers) else []
             columns = [*answers.T, names]

@@ -14,12 +14,16 @@ from crossrank.config import parse
 from crossrank.data import SPLITS, EncodedDataset, SplitSettings
 from crossrank.evaluation.evaluate import measure_split, score_split, worse_than_constant
 from crossrank.evaluation.findings import write_findings
-from crossrank.files import partial_of
+from crossrank.evaluation.metrics import sigmoid
+from crossrank.evaluation.monotone import fit_monotone
+from crossrank.files import partial_of, write_json
 from crossrank.models import Model, build_model
 from crossrank.nn import FeatureEmbedding
 from crossrank.results import Spectrum
 from crossrank.runs import write_run
 from crossrank.runs.lifecycle import CHECKPOINT, PLAN
+from crossrank.runs.run import CALIBRATION
+from crossrank.training.loss import is_order
 from crossrank.training.plan import Planned, facts
 from crossrank.training.prior import correct_prior
 from crossrank.training.regression import start_at_mean
@@ -81,6 +85,10 @@ def complete_run(
         training = {**training, "warning": problem}
     report |= {"training": training, "parameters": count_parameters(model)}
     write_findings(folder, model, dataset, split=names[-1], initial=initial, logits=logits[names[-1]])
+    if is_order(run.config.training.loss, kind):
+        valid, scores = dataset.valid, logits["valid"]
+        scores = sigmoid(scores) if kind == "binary" else scores  # as the run will answer
+        write_json(folder / CALIBRATION, fit_monotone(valid.labels, scores, weights=valid.weights))
     (folder / PLAN).unlink()
     for leftover in (partial_of(folder / CHECKPOINT), folder / "dataset"):
         shutil.rmtree(leftover, ignore_errors=True)
