@@ -151,8 +151,10 @@ class Trainer:
         logits = score_split(self.model, self.valid)
         if not np.isfinite(logits).all():
             raise self._diverged("A model's answers must stay finite; on the validation rows they are not")
-        k = int(self.criterion[5:]) if self.criterion.startswith("ndcg@") else 10
-        return measure_split(logits, self.valid, label_kind=self.label_kind, k=k)
+        measured = measure_split(logits, self.valid, label_kind=self.label_kind)
+        if self.criterion.startswith("ndcg@") and self.criterion not in measured:  # of another k
+            measured |= measure_split(logits, self.valid, label_kind=self.label_kind, k=int(self.criterion[5:]))
+        return measured
 
     def _badness(self, measured: dict[str, Any]) -> float:
         """Of the validation rows, by the criterion."""
