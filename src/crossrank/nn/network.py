@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.nn.checks import check_count
-from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, VectorCrossLayer
 from crossrank.nn.cross_base import BaseCrossLayer
+from crossrank.nn.mixture import MixtureCrossLayer
 
 LayerKind = Literal["full", "low_rank", "mixture", "vector"]
 LAYERS: dict[str, type[BaseCrossLayer]] = {
