@@ -29,6 +29,7 @@ from crossrank.nn.mixture import MixtureCrossLayer
 from crossrank.nn.network import CrossNetwork
 from crossrank.nn.products import InnerProducts, OuterProducts
 from crossrank.nn.residual import ResidualNetwork
+from crossrank.nn.separable import SeparableCrossLayer
 
 __all__ = [
     "ACTIVATIONS",
@@ -55,6 +56,7 @@ __all__ = [
     "OuterProducts",
     "OutputLayer",
     "ResidualNetwork",
+    "SeparableCrossLayer",
     "TransformerLayer",
     "VectorCrossLayer",
     "resolve_activation",
