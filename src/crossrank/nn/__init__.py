@@ -21,6 +21,7 @@ from crossrank.nn.deep import DeepNetwork
 from crossrank.nn.embedding import FeatureEmbedding
 from crossrank.nn.factorization import FactorizationMachine
 from crossrank.nn.features import Bag, Features
+from crossrank.nn.general import GeneralCrossLayer
 from crossrank.nn.hashed_crosses import HashedCrosses
 from crossrank.nn.hierarchical_attention import AttentionalAggregation, HierarchicalAttention, TransformerLayer
 from crossrank.nn.linear import Linear, OutputLayer
@@ -45,6 +46,7 @@ __all__ = [
     "FactorizationMachine",
     "FeatureEmbedding",
     "Features",
+    "GeneralCrossLayer",
     "HashedCrosses",
     "HierarchicalAttention",
     "InnerProducts",
