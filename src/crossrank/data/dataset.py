@@ -11,6 +11,7 @@ train/                            orders.npy, where crosses have statistics: the
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Generator, Iterator
 from functools import cached_property
@@ -19,13 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crossrank.data.arrays import array_checksum, map_array
+from crossrank.data.arrays import map_array
 from crossrank.data.batches import Batch, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
 from crossrank.data.splits import SPLITS
+from crossrank.data.verification import AGAIN, Verification
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
-from crossrank.files import checksum
+from crossrank.files import Contents, is_as_written
+from crossrank.folders import is_marked, recover
 from crossrank.schema import Feature, Schema
 
 if TYPE_CHECKING:
@@ -148,21 +151,28 @@ class Split:
 class EncodedDataset:
     """An encoded dataset on disk, larger than memory if need be."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any], encoder: Encoder) -> None:
-        self.path, self.manifest, self.encoder = path, manifest, encoder
+    def __init__(self, path: Path, manifest: dict[str, Any], encoder: Encoder, arrays: dict[str, Any]) -> None:
+        self.path, self.manifest, self.encoder, self._arrays = path, manifest, encoder, arrays
+        checksums = {name: about["checksum"] for name, about in manifest["arrays"].items()}
+        self._verification = Verification(path, arrays, checksums)
 
     @classmethod
     def open(cls, path: Path | str) -> EncodedDataset:
-        """Open a dataset folder, after a look at its version and at the presence and size of every array.
+        """Open a dataset folder. All but the arrays is compared with its checksums now, the rows of a split when they
+        are first read.
 
         Raises:
             DataError: where it is missing, from another format version, or damaged.
         """
         path = Path(path)
+        recover(path)
         manifest = _read_manifest(path)
-        for name, about in manifest["arrays"].items():
-            map_array(path / name, about["dtype"], about["shape"])
-        return cls(path, manifest, Encoder.load(path / "encoder"))
+        abouts = manifest["arrays"].items()
+        arrays = {name: map_array(path / name, about["dtype"], about["shape"]) for name, about in abouts}
+        checksums = {f"encoder/{name}": expected for name, expected in manifest["encoder"].items()}
+        files = Contents(path, checksums, DataError, hint=AGAIN)
+        files.verify()
+        return cls(path, manifest, files.read("encoder", Encoder.load), arrays)
 
     @property
     def schema(self) -> Schema:
@@ -192,6 +202,8 @@ class EncodedDataset:
         if name not in present:
             hint = did_you_mean(name, present) if name not in SPLITS else "Prepare it with other fractions."
             raise DataError(f"The dataset {self.path} has rows for {listing(present)}; got '{name}'.", hint=hint)
+        if not self._verification.in_background:
+            self._verification.check(key for key in self._arrays if key.startswith(f"{name}/"))
         bags = []
         for position in range(len(self.schema.multivalent)):
             bags.append((self._array(name, f"{position}.bag_ids"), self._array(name, f"{position}.bag_offsets")))
@@ -207,12 +219,10 @@ class EncodedDataset:
         return Split(LabeledRows(rows, labels, weights, groups, given.get("times")))
 
     def _has(self, split: str, name: str) -> bool:
-        return f"{split}/{name}.npy" in self.manifest["arrays"]
+        return f"{split}/{name}.npy" in self._arrays
 
     def _array(self, split: str, name: str) -> Any:
-        key = f"{split}/{name}.npy"
-        about = self.manifest["arrays"][key]
-        return map_array(self.path / key, about["dtype"], about["shape"])
+        return self._arrays[f"{split}/{name}.npy"]
 
     @cached_property
     def train(self) -> Split:
@@ -227,28 +237,21 @@ class EncodedDataset:
         return self.split("test")
 
     def verify(self) -> None:
-        """Read every array and compare it with its checksum.
+        """Compare every array that was not read yet with its checksum.
 
         Raises:
             DataError: for the first one that differs.
         """
-        for name, about in self.manifest["arrays"].items():
-            array, expected = map_array(self.path / name, about["dtype"], about["shape"]), about["checksum"]
-            self._compare(name, array_checksum(array, digits=len(expected)), expected)
-        for name, expected in self.manifest["encoder"].items():
-            self._compare(f"encoder/{name}", checksum(self.path / "encoder" / name), expected)
+        self._verification.check()
 
-    def _compare(self, name: str, found: str, expected: str) -> None:
-        if found != expected:
-            raise DataError(
-                f"{name} of the dataset {self.path} must have the checksum {expected:.16}…; got {found:.16}….",
-                hint="It was changed after it was written; prepare it again.",
-            )
+    def verifying(self) -> contextlib.AbstractContextManager[None]:
+        """Compare the arrays meanwhile, in a thread; :meth:`verify` waits for it."""
+        return self._verification.beside()
 
 
 def is_dataset(path: Path) -> bool:
     """Whether a folder is an encoded dataset."""
-    return (path / MANIFEST).is_file()
+    return (path / MANIFEST).is_file() and not is_marked(path)
 
 
 def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
@@ -260,8 +263,10 @@ def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
     """
     if isinstance(source, EncodedDataset):
         return source
-    if isinstance(source, str | Path) and is_dataset(Path(source)):
-        return EncodedDataset.open(source)
+    if isinstance(source, str | Path):
+        recover(Path(source))
+        if is_dataset(Path(source)):
+            return EncodedDataset.open(source)
     from crossrank.data.table import open_table  # which needs polars
 
     return open_table(source, **table_options)
@@ -289,4 +294,6 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             raise DataError(
                 f"{path}/manifest.json must have '{key}'; it is missing.", hint="Prepare the dataset again."
             )
+    if not is_as_written(manifest):
+        raise DataError(f"{path} is damaged: {MANIFEST} is not what was written.", hint=AGAIN)
     return manifest

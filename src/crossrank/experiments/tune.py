@@ -42,6 +42,7 @@ from crossrank.experiments.processes import Map, workers
 from crossrank.experiments.space import Space
 from crossrank.experiments.trials import RATE, Task, Trial, run_family
 from crossrank.files import read_json, write_json, write_text, writing
+from crossrank.folders import locked
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run
 from crossrank.training import Config, Planned, train_or_resume, train_together
@@ -122,7 +123,7 @@ def tune(
     _check_rates(rates, space)
     plan = {"space": space.to_dict(), "trials": trials, "stages": stages, "seed": seed, "finalists": finalists}
     plan |= {"rates": rates, "seeds": seeds, "max_parameters": max_parameters, "data_fingerprint": dataset.fingerprint}
-    with writing(into, RunError), workers(jobs) as each:
+    with writing(into, RunError), locked(into, RunError), workers(jobs) as each:
         _claim(into, plan)
         search = _Search(into, dataset, seed, max_parameters, each, say)
         found = search.trials(space, trials, stages, rates)

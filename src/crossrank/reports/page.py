@@ -15,6 +15,7 @@ from crossrank.errors import ConfigError, RunError, did_you_mean, listing
 from crossrank.evaluation.curves import group_metrics, measure_curves
 from crossrank.evaluation.evaluate import encoded_rows, score_split
 from crossrank.files import write_text, writing
+from crossrank.folders import is_marked, locked
 from crossrank.reports import quality, sections
 from crossrank.reports.contents import run_contents
 from crossrank.reports.importance import importance
@@ -73,7 +74,7 @@ def write_report(
     _check_column(group_column, contents)
     path = Path(into) if into is not None else folder
     page = _page(chosen, baselines, names, {"runs": contents, "column": group_column})
-    with writing(path, RunError):
+    with writing(path, RunError), locked(path, RunError):
         write_text(path, page)
     return path
 
@@ -96,6 +97,8 @@ def _siblings(run: Run) -> list[Run]:
     """The best other runs of the same folder that were trained on the same data."""
     found = []
     for file in sorted(run.path.resolve().parent.glob("*/run.json")):
+        if is_marked(file.parent):
+            continue  # it is being made, or was replaced
         with contextlib.suppress(RunError):  # a neighbour may be damaged, or from a later version
             other = Run.open(file.parent, verify=False)
             same = other.info["data_fingerprint"] == run.info["data_fingerprint"]

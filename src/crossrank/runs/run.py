@@ -3,7 +3,7 @@
 ::
 
     runs/first/
-      run.json            format version, library version, command, seed, rows, fingerprints, checksums
+      run.json            format version, library version, command, seed, rows, fingerprints, checksums of all below
       config.json         every setting after defaults
       schema.json         what each column means
       encoder/            turns a raw row into ids and numbers exactly as training did
@@ -35,7 +35,8 @@ from torch import Tensor
 from crossrank.data import Encoder
 from crossrank.data.any_rows import encode_any
 from crossrank.errors import RunError
-from crossrank.files import checksum, damage, partial_of, read_json, write_json
+from crossrank.files import Contents, checksum, is_as_written, read_json, signed, stamp, write_json, write_tensors
+from crossrank.folders import partial_of, recover
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.base import answers_of
 from crossrank.nn import Features
@@ -46,6 +47,8 @@ from crossrank.schema import Schema
 
 FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"
+RECORDS = ("metrics.jsonl", "report.json", "crosses.json", "spectrum.json", "curves.json", "importance.json")
+DAMAGED = "Copy it anew or train again."
 
 
 class Run:
@@ -65,8 +68,9 @@ class Run:
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
-        self.path = path
-        self.info = info
+        self.path, self.info = path, info
+        checksums = {**info["checksums"], **info.get("records", {})}
+        self._files = Contents(path, checksums, RunError, hint=DAMAGED)
 
     @classmethod
     def open(cls, path: Path | str, *, verify: bool = True) -> Run:
@@ -74,14 +78,16 @@ class Run:
 
         Args:
             path: the run folder.
-            verify: compare the checksum of every file that matters with the one written at the end of training.
+            verify: compare the checksum of every file with the one written at the end of training.
 
         Raises:
             RunError: where the folder is absent, unfinished, damaged or from another format version.
         """
         path = Path(path)
+        recover(path)
         if not is_run(path):
             raise RunError(f"{path} must be a run folder; it has no run.json.", hint=_instead(path))
+        opened = stamp(path / "run.json")
         info = read_json(path / "run.json")
         if info.get("format_version") != FORMAT_VERSION:
             raise RunError(
@@ -89,14 +95,20 @@ class Run:
                 hint="It was written by a newer crossrank: upgrade, or train again.",
             )
         run = cls(path, info)
-        if verify:
-            run.verify()
-        return run
+        try:
+            if verify:
+                run.verify()
+        except RunError:
+            if stamp(path / "run.json") == opened:
+                raise
+        same = stamp(path / "run.json") == opened
+        return run if same else cls.open(path, verify=verify)  # another run took its place meanwhile
 
     def verify(self) -> None:
         """Check that no file of the run was damaged since it was written."""
-        if found := damage(self.path, self.info["checksums"]):
-            raise RunError(f"The run {self.path} is damaged: {found}.", hint="Copy it anew or train again.")
+        if not is_as_written(self.info):
+            raise RunError(f"{self.path} is damaged: run.json is not what was written.", hint=DAMAGED)
+        self._files.verify()
 
     @property
     def fingerprint(self) -> str:
@@ -106,11 +118,11 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "config.json"))
+        return dict(self._files.read("config.json", read_json))
 
     @cached_property
     def encoder(self) -> Encoder:
-        return Encoder.load(self.path / "encoder")
+        return self._files.read("encoder", Encoder.load)
 
     @property
     def schema(self) -> Schema:
@@ -122,7 +134,7 @@ class Run:
         outputs = self.schema.label.num_outputs
         model = build_model(parse_model_settings(self.config["model"]), self.encoder.features, num_outputs=outputs)
         try:
-            model.load_state_dict(load_file(self.path / WEIGHTS))
+            model.load_state_dict(self._files.read(WEIGHTS, load_file))
         except (SafetensorError, RuntimeError, OSError) as error:
             raise RunError(f"{self.path / WEIGHTS} must hold the weights of this model; {error}.") from None
         return model.eval()
@@ -130,7 +142,7 @@ class Run:
     @property
     def report(self) -> dict[str, Any]:
         """The final metrics by split, and what the model costs."""
-        return dict(read_json(self.path / "report.json"))
+        return dict(self._files.read("report.json", read_json))
 
     @property
     def crosses(self) -> list[Cross]:
@@ -159,13 +171,14 @@ class Run:
 
     def optional(self, name: str) -> dict[str, Any]:
         """The content of a JSON file that not every run has; empty where it has none."""
-        file = self.path / name
-        return dict(read_json(file)) if file.is_file() else {}
+        known = self.info.get("records")  # older runs do not list them
+        there = (self.path / name).is_file() if known is None else name in known
+        return dict(self._files.read(name, read_json)) if there else {}
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
+        text = self._files.read("metrics.jsonl", lambda file: file.read_text(encoding="utf-8"))
         return [json.loads(line) for line in text.splitlines()]
 
     def encode(self, source: Any, **table_options: Any) -> Iterator[Features]:
@@ -216,7 +229,7 @@ def write_run(
     write_json(folder / "config.json", config)
     encoder.schema.save(folder / "schema.json")
     encoder.save(folder / "encoder")
-    save_file(_separate(model.state_dict()), folder / WEIGHTS)
+    write_tensors(folder / WEIGHTS, save_file, _separate(model.state_dict()))
     write_json(folder / "report.json", report)
     files = [
         "config.json",
@@ -224,8 +237,11 @@ def write_run(
         WEIGHTS,
         *(f"encoder/{p.name}" for p in sorted((folder / "encoder").iterdir())),
     ]
-    checksums = {name: checksum(folder / name) for name in files}
-    write_json(folder / "run.json", {"format_version": FORMAT_VERSION, **origin(), **info, "checksums": checksums})
+    sums = {
+        "checksums": {name: checksum(folder / name) for name in files},
+        "records": {name: checksum(folder / name) for name in RECORDS if (folder / name).is_file()},
+    }
+    write_json(folder / "run.json", signed({"format_version": FORMAT_VERSION, **origin(), **info, **sums}))
 
 
 def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

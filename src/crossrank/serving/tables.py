@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import numpy as np
 from crossrank.data.encoder import check_columns
 from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import DataError, listing
-from crossrank.files import writing
+from crossrank.folders import making
 from crossrank.runs import Run
 
 if TYPE_CHECKING:
@@ -50,10 +49,8 @@ def predict_table(
     for name in _new_columns(run, column):
         if name in table.columns:
             raise DataError(f"The table already has a column '{name}'.", hint="Name the new one with --column.")
-    with writing(into, DataError):
-        into.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.partial-") as folder:
-            return _write(_scored(run, table, column), Path(folder), into)
+    with making(into, DataError) as folder:
+        return _write(_scored(run, table, column), folder, into)
 
 
 def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:

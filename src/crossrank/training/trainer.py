@@ -22,7 +22,8 @@ from crossrank.data import EncodedDataset, Split
 from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import measure_split, score_split
 from crossrank.evaluation.metrics import CRITERIA
-from crossrank.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from crossrank.files import write_text
+from crossrank.training.checkpoint import JOURNAL, Position, load_checkpoint, save_checkpoint
 from crossrank.training.engine import Engine, Member
 from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.progress import TrainingBar
@@ -77,7 +78,7 @@ class Trainer:
         self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in self.model.layout.embedded}
         self.position = Position()
         self.best: dict[str, Tensor] = {}
-        self.journal = folder / "metrics.jsonl"
+        self.journal = folder / JOURNAL
         self._lines: TextIO | None = None
         self.batches_per_epoch = dataset.train.num_batches(settings.batch_size)
         self.total_steps = settings.total_steps(self.batches_per_epoch)
@@ -93,15 +94,14 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the checkpoint in the folder, as if nothing had happened."""
-        self.position, tensors = load_checkpoint(self.folder)
+        self.position, lines, tensors = load_checkpoint(self.folder)
         self.best = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("best.")}
         self.member.restore(tensors)
         for _ in range(self.position.drops):
             self.member.drop(PLATEAU_DROP)
         for name, buffer in self.model.named_buffers():
             buffer.copy_(tensors[f"buffer.{name}"])
-        lines = self.journal.read_text(encoding="utf-8").splitlines(keepends=True)
-        self.journal.write_text("".join(lines[: self.position.journal_lines]), encoding="utf-8")
+        write_text(self.journal, "".join(lines))
 
     def __enter__(self) -> Trainer:
         self._lines = self.journal.open("a", encoding="utf-8", buffering=1)
@@ -141,6 +141,7 @@ class Trainer:
             self.member.drop(PLATEAU_DROP)
             position.drops += 1
         self._write(line | {"valid": averaged, "valid_raw": raw})
+        self.dataset.verify()  # so that no checkpoint holds what was learned from damaged rows
         best = {f"best.{name}": tensor for name, tensor in self.best.items()}
         buffers = {f"buffer.{name}": tensor for name, tensor in self.model.named_buffers()}
         save_checkpoint(self.folder, position, self.member.state() | best | buffers)
