@@ -16,6 +16,7 @@ from references.dcn_v2 import dcn_v2
 from references.deep_crossing import deep_crossing
 from references.dlrm import dlrm
 from references.fm import deepfm, fm
+from references.gdcn import gdcn
 from references.nfm import nfm
 from references.pnn import pnn
 
@@ -31,6 +32,10 @@ CASES = [
         )
         for structure in STRUCTURES
         for count in (1, 2)
+    ],
+    *[
+        (gdcn, {"name": "gdcn", "structure": structure, "cross": {"num_layers": 3}, **DEEP}, {"structure": structure})
+        for structure in STRUCTURES
     ],
     *[
         (dcn, {"name": "dcn", "structure": structure, "cross": {"num_layers": 3}, **DEEP}, {"structure": structure})

@@ -35,6 +35,8 @@ CASES = {
     "several widths": {"embedding": {"dim": "rule"}},
     "classes": {"label": CLASSES},
     "a number": {"label": Label(name="y", kind="real")},
+    "separable": {"cross": {"context": ["user", "age", "price"]}},
+    "switches": {"cross": {"source": "previous", "inner": "relu", "heads": 2, "gate": "information"}},
     "ids alone": {"columns": [Categorical(name="user")]},
     "numbers alone": {"columns": [Numeric(name="age", encoding="scalar")]},
     "a linear term without numbers": {"name": "fm", "columns": [Categorical(name="user"), Categorical(name="tags")]},

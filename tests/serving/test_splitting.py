@@ -23,7 +23,14 @@ MIXTURES = [
     for gate in ("softmax", "sigmoid", "constant")
     for activation in ({}, {"activation": "tanh"}, {"activation": "relu"})
 ]
-LAYERS = [{"layer": "full"}, {"layer": "low_rank", "rank": 2}, {"layer": "low_rank", "rank": 12}, *MIXTURES]
+SEPARABLE = {"context": ["user", "hour", "age"]}
+SWITCHES = [
+    {"inner": "relu"},
+    {"gate": "information"},
+    {"inner": "tanh", "heads": 2, "gate": "information", **SEPARABLE},
+]
+LOW_RANK = [{"layer": "low_rank", "rank": rank} for rank in (2, 12)]
+LAYERS = [{"layer": "full"}, SEPARABLE, *SWITCHES, *LOW_RANK, *MIXTURES]
 DEEP = {"deep": {"sizes": [6, 4]}}
 
 
@@ -108,6 +115,11 @@ def test_only_networks_of_up_to_two_affine_layers_are_inner_products() -> None:
         assert bool(split.inner_products) is expected
     assert not assert_split(build(structure="parallel", **DEEP), 3).inner_products
     assert not assert_split(build(structure="cross-only", cross=MIXTURES[0]), 3).inner_products
+
+
+def test_a_layer_whose_source_is_the_previous_x_is_not_taken_apart() -> None:
+    assert can_split(build(cross={"gate": "information"}, **DEEP).terms())
+    assert not can_split(build(cross={"gate": "information", "source": "previous"}, **DEEP).terms())
 
 
 class Doubled(CrossLayer):

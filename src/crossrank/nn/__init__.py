@@ -15,19 +15,22 @@ from crossrank.nn.activations import ACTIVATIONS, Activation, resolve_activation
 from crossrank.nn.attention import InteractingLayer
 from crossrank.nn.bi_interaction import BiInteraction
 from crossrank.nn.cin import CompressedInteractionNetwork
-from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, VectorCrossLayer
 from crossrank.nn.cross_base import BaseCrossLayer
 from crossrank.nn.deep import DeepNetwork
 from crossrank.nn.embedding import FeatureEmbedding
 from crossrank.nn.factorization import FactorizationMachine
 from crossrank.nn.features import Bag, Features
+from crossrank.nn.general import GeneralCrossLayer
 from crossrank.nn.hashed_crosses import HashedCrosses
 from crossrank.nn.hierarchical_attention import AttentionalAggregation, HierarchicalAttention, TransformerLayer
 from crossrank.nn.linear import Linear, OutputLayer
 from crossrank.nn.logarithmic import LogarithmicLayer
+from crossrank.nn.mixture import MixtureCrossLayer
 from crossrank.nn.network import CrossNetwork
 from crossrank.nn.products import InnerProducts, OuterProducts
 from crossrank.nn.residual import ResidualNetwork
+from crossrank.nn.separable import SeparableCrossLayer
 
 __all__ = [
     "ACTIVATIONS",
@@ -43,6 +46,7 @@ __all__ = [
     "FactorizationMachine",
     "FeatureEmbedding",
     "Features",
+    "GeneralCrossLayer",
     "HashedCrosses",
     "HierarchicalAttention",
     "InnerProducts",
@@ -54,6 +58,7 @@ __all__ = [
     "OuterProducts",
     "OutputLayer",
     "ResidualNetwork",
+    "SeparableCrossLayer",
     "TransformerLayer",
     "VectorCrossLayer",
     "resolve_activation",
