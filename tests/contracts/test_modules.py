@@ -106,6 +106,9 @@ CASES: dict[str, Case] = {
     "AttentionalAggregation": Case(made("AttentionalAggregation", WIDTH, hidden_dim=4), fields),
     "HierarchicalAttention": Case(made("HierarchicalAttention", WIDTH, num_orders=2, hidden_dim=4), fields),
     "ResidualNetwork": Case(made("ResidualNetwork", DIM, sizes=[8, 4], activation="tanh"), one),
+    "FeatureGate": Case(made("FeatureGate", DIM), one),
+    "FeatureGate context": Case(made("FeatureGate", DIM, context=[0, 2], sizes=[4]), one),
+    "BilinearFusion": Case(made("BilinearFusion", DIM, DIM, num_heads=2), two),
     "HashedCrosses": Case(made("HashedCrosses", [(0, 1)], [5, 7], num_buckets=10), ids),
 }
 

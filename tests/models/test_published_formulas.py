@@ -15,6 +15,7 @@ from references.dcn import dcn
 from references.dcn_v2 import dcn_v2
 from references.deep_crossing import deep_crossing
 from references.dlrm import dlrm
+from references.final_mlp import final_mlp
 from references.fm import deepfm, fm
 from references.nfm import nfm
 from references.pnn import pnn
@@ -62,6 +63,13 @@ CASES = [
         )
         for orders, deep in [(1, DEEP), (3, DEEP), (2, NO_DEEP)]
     ],
+    (final_mlp, {"name": "final-mlp", **DEEP, "second": {"sizes": [4]}}, {}),
+    (final_mlp, {"name": "final-mlp", **DEEP, "second": {"sizes": [6]}, "num_heads": 3}, {"num_heads": 3}),
+    (
+        final_mlp,
+        {"name": "final-mlp", **DEEP, "second": {"sizes": [4]}, "first_context": ["c0"], "gate_sizes": [4]},
+        {"context": True},
+    ),
     (fm, {"name": "fm"}, {}),
     (deepfm, {"name": "deepfm", **DEEP}, {}),
     *[
@@ -118,6 +126,8 @@ def test_gradients_are_right(reference, config, options):
     torch.manual_seed(0)
     # ReLU has a corner, where a numerical gradient is none.
     smooth = {**config, **({"deep": {**config["deep"], "activation": "tanh"}} if "deep" in config else {})}
+    if "second" in config:
+        smooth["second"] = {**config["second"], "activation": "tanh"}
     if "cin" in config:
         smooth["cin"] = {**config["cin"], "activation": "tanh"}
     features = make_features(2, 1, 1)

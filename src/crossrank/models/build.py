@@ -20,6 +20,7 @@ from crossrank.models.deepfm import DeepFM, DeepFMSettings
 from crossrank.models.dlrm import DLRM, DLRMSettings
 from crossrank.models.dnn import DNN, DNNSettings
 from crossrank.models.ensemble import Ensemble
+from crossrank.models.final_mlp import FinalMLP, FinalMLPSettings
 from crossrank.models.fm import FM, FMSettings
 from crossrank.models.interhat import InterHAt, InterHAtSettings
 from crossrank.models.logistic_regression import LogisticRegression, LogisticRegressionSettings
@@ -66,6 +67,9 @@ MODELS = {
     "afn": Entry(AFN, AFNSettings, "products of learned powers of the features under dense layers"),
     "afn-plus": Entry(AFNPlus, AFNPlusSettings, "AFN beside a deep network"),
     "interhat": Entry(InterHAt, InterHAtSettings, "a Transformer and attention over each order of crosses"),
+    "final-mlp": Entry(
+        FinalMLP, FinalMLPSettings, "two deep networks on gated features, and products of their outputs"
+    ),
 }
 
 

@@ -21,6 +21,8 @@ from crossrank.nn.deep import DeepNetwork
 from crossrank.nn.embedding import FeatureEmbedding
 from crossrank.nn.factorization import FactorizationMachine
 from crossrank.nn.features import Bag, Features
+from crossrank.nn.fusion import BilinearFusion
+from crossrank.nn.gates import FeatureGate
 from crossrank.nn.hashed_crosses import HashedCrosses
 from crossrank.nn.hierarchical_attention import AttentionalAggregation, HierarchicalAttention, TransformerLayer
 from crossrank.nn.linear import Linear, OutputLayer
@@ -36,12 +38,14 @@ __all__ = [
     "Bag",
     "BaseCrossLayer",
     "BiInteraction",
+    "BilinearFusion",
     "CompressedInteractionNetwork",
     "CrossLayer",
     "CrossNetwork",
     "DeepNetwork",
     "FactorizationMachine",
     "FeatureEmbedding",
+    "FeatureGate",
     "Features",
     "HashedCrosses",
     "HierarchicalAttention",
