@@ -109,6 +109,8 @@ CASES: dict[str, Case] = {
     "FeatureGate": Case(made("FeatureGate", DIM), one),
     "FeatureGate context": Case(made("FeatureGate", DIM, context=[0, 2], sizes=[4]), one),
     "BilinearFusion": Case(made("BilinearFusion", DIM, DIM, num_heads=2), two),
+    "FactorizedLayer": Case(made("FactorizedLayer", DIM, 4), one),
+    "FactorizedNetwork": Case(made("FactorizedNetwork", DIM, sizes=[8, 4], activation="tanh"), one),
     "HashedCrosses": Case(made("HashedCrosses", [(0, 1)], [5, 7], num_buckets=10), ids),
 }
 
@@ -241,8 +243,10 @@ def test_the_seed_decides_the_first_weights(case):
 
     first, again, other = state(3), state(3), state(4)
     assert all(torch.equal(first[name], again[name]) for name in first)
-    # What starts at zero starts so under every seed.
-    assert all(torch.equal(first[name], other[name]) == (not first[name].any()) for name in first)
+    # What starts at zero, or at one, starts so under every seed.
+    for name, weight in first.items():
+        fixed = any(torch.equal(weight, torch.full_like(weight, start)) for start in (0.0, 1.0))
+        assert torch.equal(weight, other[name]) == fixed, name
 
 
 @pytest.mark.slow

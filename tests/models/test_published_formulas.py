@@ -16,6 +16,7 @@ from references.dcn_v2 import dcn_v2
 from references.deep_crossing import deep_crossing
 from references.dlrm import dlrm
 from references.final_mlp import final_mlp
+from references.final_net import final_net
 from references.fm import deepfm, fm
 from references.nfm import nfm
 from references.pnn import pnn
@@ -70,6 +71,8 @@ CASES = [
         {"name": "final-mlp", **DEEP, "second": {"sizes": [4]}, "first_context": ["c0"], "gate_sizes": [4]},
         {"context": True},
     ),
+    (final_net, {"name": "final-net", **DEEP}, {}),
+    (final_net, {"name": "final-net", "num_blocks": 3, **NO_DEEP}, {"num_blocks": 3}),
     (fm, {"name": "fm"}, {}),
     (deepfm, {"name": "deepfm", **DEEP}, {}),
     *[

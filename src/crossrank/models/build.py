@@ -21,6 +21,7 @@ from crossrank.models.dlrm import DLRM, DLRMSettings
 from crossrank.models.dnn import DNN, DNNSettings
 from crossrank.models.ensemble import Ensemble
 from crossrank.models.final_mlp import FinalMLP, FinalMLPSettings
+from crossrank.models.final_net import FinalNet, FinalNetSettings
 from crossrank.models.fm import FM, FMSettings
 from crossrank.models.interhat import InterHAt, InterHAtSettings
 from crossrank.models.logistic_regression import LogisticRegression, LogisticRegressionSettings
@@ -70,6 +71,7 @@ MODELS = {
     "final-mlp": Entry(
         FinalMLP, FinalMLPSettings, "two deep networks on gated features, and products of their outputs"
     ),
+    "final-net": Entry(FinalNet, FinalNetSettings, "two deep networks whose layers multiply what they make of x"),
 }
 
 

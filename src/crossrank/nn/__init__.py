@@ -20,6 +20,7 @@ from crossrank.nn.cross_base import BaseCrossLayer
 from crossrank.nn.deep import DeepNetwork
 from crossrank.nn.embedding import FeatureEmbedding
 from crossrank.nn.factorization import FactorizationMachine
+from crossrank.nn.factorized import FactorizedLayer, FactorizedNetwork
 from crossrank.nn.features import Bag, Features
 from crossrank.nn.fusion import BilinearFusion
 from crossrank.nn.gates import FeatureGate
@@ -44,6 +45,8 @@ __all__ = [
     "CrossNetwork",
     "DeepNetwork",
     "FactorizationMachine",
+    "FactorizedLayer",
+    "FactorizedNetwork",
     "FeatureEmbedding",
     "FeatureGate",
     "Features",
