@@ -111,6 +111,7 @@ CASES: dict[str, Case] = {
     "BilinearFusion": Case(made("BilinearFusion", DIM, DIM, num_heads=2), two),
     "FactorizedLayer": Case(made("FactorizedLayer", DIM, 4), one),
     "FactorizedNetwork": Case(made("FactorizedNetwork", DIM, sizes=[8, 4], activation="tanh"), one),
+    "MaskBlock": Case(made("MaskBlock", DIM, DIM, 4, mask_dim=8), two),
     "HashedCrosses": Case(made("HashedCrosses", [(0, 1)], [5, 7], num_buckets=10), ids),
 }
 

@@ -18,6 +18,7 @@ from references.dlrm import dlrm
 from references.final_mlp import final_mlp
 from references.final_net import final_net
 from references.fm import deepfm, fm
+from references.mask_net import mask_net
 from references.nfm import nfm
 from references.pnn import pnn
 
@@ -73,6 +74,14 @@ CASES = [
     ),
     (final_net, {"name": "final-net", **DEEP}, {}),
     (final_net, {"name": "final-net", "num_blocks": 3, **NO_DEEP}, {"num_blocks": 3}),
+    *[
+        (
+            mask_net,
+            {"name": "mask-net", "structure": structure, "mask": {"sizes": [4, 3], "ratio": ratio}, **DEEP},
+            {"structure": structure, "num_blocks": 2},
+        )
+        for structure, ratio in [("serial", 1.0), ("parallel", 1.5)]
+    ],
     (fm, {"name": "fm"}, {}),
     (deepfm, {"name": "deepfm", **DEEP}, {}),
     *[

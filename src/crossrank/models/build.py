@@ -25,6 +25,7 @@ from crossrank.models.final_net import FinalNet, FinalNetSettings
 from crossrank.models.fm import FM, FMSettings
 from crossrank.models.interhat import InterHAt, InterHAtSettings
 from crossrank.models.logistic_regression import LogisticRegression, LogisticRegressionSettings
+from crossrank.models.mask_net import MaskNet, MaskNetSettings
 from crossrank.models.nfm import NFM, NFMSettings
 from crossrank.models.pnn import PNN, PNNSettings
 from crossrank.models.settings import ModelSettings
@@ -72,6 +73,7 @@ MODELS = {
         FinalMLP, FinalMLPSettings, "two deep networks on gated features, and products of their outputs"
     ),
     "final-net": Entry(FinalNet, FinalNetSettings, "two deep networks whose layers multiply what they make of x"),
+    "mask-net": Entry(MaskNet, MaskNetSettings, "dense layers on features that each row masks for itself"),
 }
 
 

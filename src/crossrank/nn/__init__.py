@@ -28,6 +28,7 @@ from crossrank.nn.hashed_crosses import HashedCrosses
 from crossrank.nn.hierarchical_attention import AttentionalAggregation, HierarchicalAttention, TransformerLayer
 from crossrank.nn.linear import Linear, OutputLayer
 from crossrank.nn.logarithmic import LogarithmicLayer
+from crossrank.nn.mask import MaskBlock
 from crossrank.nn.network import CrossNetwork
 from crossrank.nn.products import InnerProducts, OuterProducts
 from crossrank.nn.residual import ResidualNetwork
@@ -57,6 +58,7 @@ __all__ = [
     "Linear",
     "LogarithmicLayer",
     "LowRankCrossLayer",
+    "MaskBlock",
     "MixtureCrossLayer",
     "OuterProducts",
     "OutputLayer",
