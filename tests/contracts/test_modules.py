@@ -112,6 +112,14 @@ CASES: dict[str, Case] = {
     "FactorizedLayer": Case(made("FactorizedLayer", DIM, 4), one),
     "FactorizedNetwork": Case(made("FactorizedNetwork", DIM, sizes=[8, 4], activation="tanh"), one),
     "MaskBlock": Case(made("MaskBlock", DIM, DIM, 4, mask_dim=8), two),
+    "FieldGate": Case(made("FieldGate", FIELDS, width=WIDTH), one),
+    "FactorizationBlock": Case(
+        made("FactorizationBlock", FIELDS, width=WIDTH, num_outputs=2, rank=4, sizes=[5]), fields
+    ),
+    "WukongLayer": Case(made("WukongLayer", FIELDS, width=WIDTH, num_fm=2, num_linear=2, rank=4, sizes=[5]), fields),
+    "WukongLayer same": Case(
+        made("WukongLayer", FIELDS, width=WIDTH, num_fm=2, num_linear=1, rank=4, sizes=[]), fields
+    ),
     "HashedCrosses": Case(made("HashedCrosses", [(0, 1)], [5, 7], num_buckets=10), ids),
 }
 

@@ -15,12 +15,14 @@ from references.dcn import dcn
 from references.dcn_v2 import dcn_v2
 from references.deep_crossing import deep_crossing
 from references.dlrm import dlrm
+from references.edcn import edcn
 from references.final_mlp import final_mlp
 from references.final_net import final_net
 from references.fm import deepfm, fm
 from references.mask_net import mask_net
 from references.nfm import nfm
 from references.pnn import pnn
+from references.wukong import wukong
 
 DEEP, NO_DEEP = {"deep": {"sizes": [5, 3]}}, {"deep": {"sizes": []}}
 HEADS = {"num_heads": 2, "head_dim": 3}
@@ -81,6 +83,22 @@ CASES = [
             {"structure": structure, "num_blocks": 2},
         )
         for structure, ratio in [("serial", 1.0), ("parallel", 1.5)]
+    ],
+    *[
+        (
+            edcn,
+            {"name": "edcn", "num_layers": layers, "layer": layer, "temperature": temperature},
+            {"num_layers": layers, "full": layer == "full", "temperature": temperature},
+        )
+        for layers, layer, temperature in [(1, "vector", 1.0), (3, "vector", 0.5), (2, "full", 2.0)]
+    ],
+    *[
+        (
+            wukong,
+            {"name": "wukong", "stack": {"num_layers": layers, "num_fm": 2, "num_linear": 1, **options}, **DEEP},
+            {"num_layers": layers},
+        )
+        for layers, options in [(1, {"rank": 2, "sizes": []}), (2, {"rank": 3, "sizes": [4]})]
     ],
     (fm, {"name": "fm"}, {}),
     (deepfm, {"name": "deepfm", **DEEP}, {}),

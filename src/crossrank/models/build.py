@@ -19,6 +19,7 @@ from crossrank.models.deep_crossing import DeepCrossing, DeepCrossingSettings
 from crossrank.models.deepfm import DeepFM, DeepFMSettings
 from crossrank.models.dlrm import DLRM, DLRMSettings
 from crossrank.models.dnn import DNN, DNNSettings
+from crossrank.models.edcn import EDCN, EDCNSettings
 from crossrank.models.ensemble import Ensemble
 from crossrank.models.final_mlp import FinalMLP, FinalMLPSettings
 from crossrank.models.final_net import FinalNet, FinalNetSettings
@@ -30,6 +31,7 @@ from crossrank.models.nfm import NFM, NFMSettings
 from crossrank.models.pnn import PNN, PNNSettings
 from crossrank.models.settings import ModelSettings
 from crossrank.models.wide_deep import WideDeep, WideDeepSettings
+from crossrank.models.wukong import Wukong, WukongSettings
 from crossrank.models.xdeepfm import XDeepFM, XDeepFMSettings
 from crossrank.nn import OutputLayer
 from crossrank.schema import Feature
@@ -74,6 +76,8 @@ MODELS = {
     ),
     "final-net": Entry(FinalNet, FinalNetSettings, "two deep networks whose layers multiply what they make of x"),
     "mask-net": Entry(MaskNet, MaskNetSettings, "dense layers on features that each row masks for itself"),
+    "edcn": Entry(EDCN, EDCNSettings, "a cross and a deep network whose product each next pair of layers reads"),
+    "wukong": Entry(Wukong, WukongSettings, "factorization machines on top of each other under a deep network"),
 }
 
 

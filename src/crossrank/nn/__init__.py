@@ -22,6 +22,7 @@ from crossrank.nn.embedding import FeatureEmbedding
 from crossrank.nn.factorization import FactorizationMachine
 from crossrank.nn.factorized import FactorizedLayer, FactorizedNetwork
 from crossrank.nn.features import Bag, Features
+from crossrank.nn.field_gate import FieldGate
 from crossrank.nn.fusion import BilinearFusion
 from crossrank.nn.gates import FeatureGate
 from crossrank.nn.hashed_crosses import HashedCrosses
@@ -32,6 +33,7 @@ from crossrank.nn.mask import MaskBlock
 from crossrank.nn.network import CrossNetwork
 from crossrank.nn.products import InnerProducts, OuterProducts
 from crossrank.nn.residual import ResidualNetwork
+from crossrank.nn.wukong import FactorizationBlock, WukongLayer
 
 __all__ = [
     "ACTIVATIONS",
@@ -45,12 +47,14 @@ __all__ = [
     "CrossLayer",
     "CrossNetwork",
     "DeepNetwork",
+    "FactorizationBlock",
     "FactorizationMachine",
     "FactorizedLayer",
     "FactorizedNetwork",
     "FeatureEmbedding",
     "FeatureGate",
     "Features",
+    "FieldGate",
     "HashedCrosses",
     "HierarchicalAttention",
     "InnerProducts",
@@ -65,5 +69,6 @@ __all__ = [
     "ResidualNetwork",
     "TransformerLayer",
     "VectorCrossLayer",
+    "WukongLayer",
     "resolve_activation",
 ]
