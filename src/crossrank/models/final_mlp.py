@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.config import setting
-from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.models.base import Model
-from crossrank.models.settings import DeepSettings, ModelSettings
+from crossrank.models.settings import DeepSettings, ModelSettings, places_of
 from crossrank.nn import BilinearFusion, FeatureGate, OutputLayer
 from crossrank.schema import InputLayout
 
@@ -48,9 +47,9 @@ class FinalMLP(Model):
     def __init__(self, layout: InputLayout, settings: FinalMLPSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         width = layout.input_dim
-        contexts = {"first_context": settings.first_context, "second_context": settings.second_context}
+        contexts = {"model.first_context": settings.first_context, "model.second_context": settings.second_context}
         self.gates = nn.ModuleList(
-            FeatureGate(width, context=_places(layout, key, columns), sizes=settings.gate_sizes)
+            FeatureGate(width, context=places_of(layout, columns, setting=key), sizes=settings.gate_sizes)
             for key, columns in contexts.items()
         )
         self.deep = nn.ModuleList([settings.deep.network(width), settings.second.network(width)])
@@ -62,13 +61,3 @@ class FinalMLP(Model):
         first, second = (stream(gate(x0)) for gate, stream in zip(self.gates, self.deep, strict=True))  # (B, H_i)
         logits: Tensor = self.output(torch.cat([first, second], dim=-1)) + self.fusion(first, second)  # (B,)
         return logits
-
-
-def _places(layout: InputLayout, key: str, columns: tuple[str, ...]) -> list[int]:
-    """Where the columns stand in x0."""
-    known = list(dict.fromkeys(slot.column for slot in layout.slots))
-    for name in columns:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ConfigError(f"model.{key} must be columns among {listing(known)}; got '{name}'.", hint=hint)
-    return [place for slot in layout.slots if slot.column in columns for place in range(slot.start, slot.stop)]

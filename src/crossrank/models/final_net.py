@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, path_logits
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import FactorizedNetwork, OutputLayer
 from crossrank.nn.checks import check_count
@@ -32,6 +32,9 @@ class FinalNet(Model):
     A block is a :class:`~crossrank.nn.FactorizedNetwork`: ``h⁺ = f(LN(h_2 + h_1 ⊙ h_2))``, ``[h_2; h_1] = W h + b``.
     ``output`` holds [w_1; …; w_n] and b, so that ``logit = wᵀ [block_1(x0); …; block_n(x0)] + b``.
 
+    Each block is a path with a head of its own: the paper's loss ``ℓ(y, t) + Σ_i ℓ(y_i, sg σ(y))`` is
+    ``training.heads = "distil"``; the default is the loss of the logit alone.
+
     Shape: features of B rows -> (B,).
     Cost: per row n (2 D H_1 + Σ 2 H_l H_{l+1} + Σ H_l + H_L) multiply-adds.
     Limits: without layers (``deep.sizes`` empty) a linear model in x0. Takes any embedding widths.
@@ -52,6 +55,12 @@ class FinalNet(Model):
         )
         self.output = OutputLayer(settings.num_blocks * [width, *deep.sizes][-1])
 
+    def _paths(self, x0: Tensor) -> list[Tensor]:
+        return [block(x0) for block in self.deep]  # (B, H_L) each
+
     def logits(self, x0: Tensor) -> Tensor:
-        logits: Tensor = self.output(torch.cat([block(x0) for block in self.deep], dim=-1))  # (B,)
+        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=-1))  # (B,)
         return logits
+
+    def head_logits(self, x0: Tensor) -> Tensor:
+        return path_logits(self.output, self._paths(x0))

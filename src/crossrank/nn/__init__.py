@@ -15,7 +15,7 @@ from crossrank.nn.activations import ACTIVATIONS, Activation, resolve_activation
 from crossrank.nn.attention import InteractingLayer
 from crossrank.nn.bi_interaction import BiInteraction
 from crossrank.nn.cin import CompressedInteractionNetwork
-from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, VectorCrossLayer
 from crossrank.nn.cross_base import BaseCrossLayer
 from crossrank.nn.deep import DeepNetwork
 from crossrank.nn.embedding import FeatureEmbedding
@@ -30,9 +30,11 @@ from crossrank.nn.hierarchical_attention import AttentionalAggregation, Hierarch
 from crossrank.nn.linear import Linear, OutputLayer
 from crossrank.nn.logarithmic import LogarithmicLayer
 from crossrank.nn.mask import MaskBlock
+from crossrank.nn.mixture import MixtureCrossLayer
 from crossrank.nn.network import CrossNetwork
 from crossrank.nn.products import InnerProducts, OuterProducts
 from crossrank.nn.residual import ResidualNetwork
+from crossrank.nn.separable import SeparableCrossLayer
 from crossrank.nn.wukong import FactorizationBlock, WukongLayer
 
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "OuterProducts",
     "OutputLayer",
     "ResidualNetwork",
+    "SeparableCrossLayer",
     "TransformerLayer",
     "VectorCrossLayer",
     "WukongLayer",

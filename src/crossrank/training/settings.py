@@ -12,6 +12,7 @@ from crossrank.data.splits import SplitSettings
 from crossrank.errors import ConfigError
 from crossrank.models import Model, ModelSettings, parse_model_settings
 from crossrank.models.settings import check_share
+from crossrank.training.heads import HeadsName
 from crossrank.training.loss import LossName
 from crossrank.training.schedule import ScheduleName
 
@@ -45,6 +46,11 @@ class TrainingSettings:
         "auto",
         "what is made small: logloss, squared, pairwise (order inside a group) or softmax (of several classes); auto: "
         "logloss for a binary label, squared for a number, softmax for classes",
+    )
+    heads: HeadsName = setting(
+        "none",
+        "losses for the paths of a model that has several: own, each learns the labels; distil, their mean learns the "
+        "labels and each path the mean's answer. Answers are the mean's all the same",
     )
     positive_weight: float | Literal["balanced"] = setting(
         1.0,
