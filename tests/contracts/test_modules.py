@@ -121,6 +121,9 @@ CASES: dict[str, Case] = {
     "WukongLayer same": Case(
         made("WukongLayer", FIELDS, width=WIDTH, num_fm=2, num_linear=1, rank=4, sizes=[]), fields
     ),
+    "MaskedCrossLayer": Case(made("MaskedCrossLayer", DIM, widths=[3, 2, 1]), two),
+    "MaskedCrossLayer previous": Case(made("MaskedCrossLayer", DIM, source="previous"), two),
+    "QuadraticCrossLayer": Case(made("QuadraticCrossLayer", DIM, num_heads=2), two),
     "HashedCrosses": Case(made("HashedCrosses", [(0, 1)], [5, 7], num_buckets=10), ids),
 }
 

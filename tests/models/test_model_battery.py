@@ -23,7 +23,7 @@ FEATURES = [
     Feature("age", "numeric"),
     Feature("price", "numeric"),
 ]
-PATHS = ("deepfm", "xdeepfm", "wide-deep", "autoint-plus", "afn-plus", "final-net")  # beside parallel structures
+PATHS = ("deepfm", "xdeepfm", "wide-deep", "autoint-plus", "afn-plus", "final-net", "fcn")  # beside parallel structures
 STACKED = {"mask-net": "serial"}  # what it calls so; its parallel blocks meet below the deep network
 every_model = pytest.mark.parametrize("name", MODELS)
 

@@ -48,6 +48,11 @@ def test_heads_must_divide_both_streams():
         BilinearFusion(4, 6, num_heads=4)
 
 
+def test_a_fusion_starts_as_one_number_of_all_its_products():
+    torch.manual_seed(0)
+    assert BilinearFusion(60, 40, num_heads=2).weight.std().item() == pytest.approx((2 / 1200) ** 0.5, rel=0.1)
+
+
 def test_newer_layers_refuse_other_shapes():
     with pytest.raises(ShapeError):
         FeatureGate(3)(torch.zeros(5, 4))

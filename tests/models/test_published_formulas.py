@@ -16,6 +16,7 @@ from references.dcn_v2 import dcn_v2
 from references.deep_crossing import deep_crossing
 from references.dlrm import dlrm
 from references.edcn import edcn
+from references.fcn import fcn, qnn_alpha
 from references.final_mlp import final_mlp
 from references.final_net import final_net
 from references.fm import deepfm, fm
@@ -100,6 +101,14 @@ CASES = [
         )
         for layers, options in [(1, {"rank": 2, "sizes": []}), (2, {"rank": 3, "sizes": [4]})]
     ],
+    (
+        fcn,
+        {"name": "fcn", "exponential": {"num_layers": 2}, "linear": {"num_layers": 3}},
+        {"parts": [("exponential", True), ("linear_cross", False)]},
+    ),
+    (fcn, {"name": "ecn", "cross": {"num_layers": 3}}, {"parts": [("cross", True)]}),
+    (fcn, {"name": "lcn", "cross": {"num_layers": 3}}, {"parts": [("cross", False)]}),
+    (qnn_alpha, {"name": "qnn-alpha", "cross": {"num_layers": 3, "num_heads": 2}}, {"num_heads": 2}),
     (fm, {"name": "fm"}, {}),
     (deepfm, {"name": "deepfm", **DEEP}, {}),
     *[

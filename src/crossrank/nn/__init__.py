@@ -30,6 +30,7 @@ from crossrank.nn.hierarchical_attention import AttentionalAggregation, Hierarch
 from crossrank.nn.linear import Linear, OutputLayer
 from crossrank.nn.logarithmic import LogarithmicLayer
 from crossrank.nn.mask import MaskBlock
+from crossrank.nn.masked_cross import MaskedCrossLayer, QuadraticCrossLayer
 from crossrank.nn.mixture import MixtureCrossLayer
 from crossrank.nn.network import CrossNetwork
 from crossrank.nn.products import InnerProducts, OuterProducts
@@ -65,9 +66,11 @@ __all__ = [
     "LogarithmicLayer",
     "LowRankCrossLayer",
     "MaskBlock",
+    "MaskedCrossLayer",
     "MixtureCrossLayer",
     "OuterProducts",
     "OutputLayer",
+    "QuadraticCrossLayer",
     "ResidualNetwork",
     "SeparableCrossLayer",
     "TransformerLayer",

@@ -54,7 +54,7 @@ class BilinearFusion(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        he_normal_(self.weight)
+        he_normal_(self.weight.view(-1))  # all products are terms of one number
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         check_width("x", x, self.left_dim)
