@@ -17,7 +17,7 @@ from crossrank.schema import InputLayout
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuadraticSettings:
     num_layers: int = setting(4, "cross layers on top of each other")
-    num_heads: int = setting(5, "crosses in each layer, which are summed")
+    num_heads: int = setting(5, "crosses in each layer, which are averaged")
     dropout: float = setting(0.0, "share of each cross layer's outputs set to zero in training")
 
     def __post_init__(self) -> None:
@@ -31,7 +31,7 @@ class QNNAlphaSettings(ModelSettings):
 
 
 class QNNAlpha(Model):
-    """``logit = wᵀ x_L + b`` with ``x⁺ = Σ_m x ⊙ h_m + x``, ``[h_1; …; h_M] = relu(LN(W x))`` (Li et al. 2025).
+    """``logit = wᵀ x_L + b`` with ``x⁺ = x ⊙ 1/M Σ_m h_m + x``, ``[h_1; …; h_M] = relu(LN(W x))`` (Li et al. 2025).
 
     L layers reach crosses of degree 2^L in each region of the ReLUs; no deep network. See
     :class:`~crossrank.nn.QuadraticCrossLayer`.
@@ -45,7 +45,7 @@ class QNNAlpha(Model):
     Limits: the norms' scales and shifts zero, a linear model in x0. Without dropout there is one path. Takes any
     embedding widths.
 
-    Choices: layer norm where the original has batch norm.
+    Choices: layer norm where the original has batch norm, and the mean of the crosses where it has their sum.
     """
 
     takes_classes = True

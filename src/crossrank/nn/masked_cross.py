@@ -127,7 +127,7 @@ class MaskedCrossLayer(BaseCrossLayer):
 class QuadraticCrossLayer(BaseCrossLayer):
     """Several crosses of x with itself, each switched by a ReLU behind a norm; the order doubles with each layer.
 
-    ``x_{l+1} = Σ_m x_l ⊙ h_m + x_l`` with ``[h_1; …; h_M] = relu(LN(W x_l))``  (QNN-α)
+    ``x_{l+1} = x_l ⊙ 1/M Σ_m h_m + x_l`` with ``[h_1; …; h_M] = relu(LN(W x_l))``  (QNN-α)
 
     ======  ===========================================================================
     code    meaning
@@ -141,8 +141,8 @@ class QuadraticCrossLayer(BaseCrossLayer):
     Limits: the norm's scale and shift zero, the identity.
 
     Choices: layer norm where the original has batch norm: a row's answer is then a function of the row, in training
-    too. The norm's shift is the bias. The M crosses are summed, as published; a
-    :class:`~crossrank.nn.GeneralCrossLayer` averages its heads, and has no norm.
+    too. The norm's shift is the bias. The M crosses are averaged where the original sums them: with M times the norm's
+    scale and shift that is the sum, and x then grows as much at the start whatever M is.
 
     Args:
         input_dim: D, the width of xl.
@@ -175,14 +175,14 @@ class QuadraticCrossLayer(BaseCrossLayer):
         carried = self._carried(x0, xl)
         heads = F.relu(self.norm(F.linear(xl, self.weight)))  # (..., M D)
         heads = heads.reshape(*xl.shape[:-1], self.num_heads, self.input_dim)
-        crossed = xl * heads.sum(dim=-2) + carried  # (..., D)
+        crossed = xl * heads.mean(dim=-2) + carried  # (..., D)
         return F.dropout(crossed, self.dropout, self.training)
 
     def factor(self, x0: Tensor, xl: Tensor) -> Tensor:
         return xl
 
     def matrix(self, xl: Tensor) -> Tensor:
-        """Σ_m E[diag(on_m / σ)] diag(γ_m) (W_m - 1 w̄ᵀ), w̄ the mean row of W: the mean of what ReLU and norm leave.
+        """1/M Σ_m E[diag(on_m / σ)] diag(γ_m) (W_m - 1 w̄ᵀ), w̄ the mean row of W: the mean of what ReLU and norm leave.
 
         σ is the deviation that the norm divides by, γ its scale, on_m whether the ReLU lets an element pass.
         """
@@ -190,7 +190,7 @@ class QuadraticCrossLayer(BaseCrossLayer):
         deviation = (projected.var(dim=-1, correction=0, keepdim=True) + self.norm.eps).sqrt()
         slopes = ((self.norm(projected) > 0) / deviation).mean(dim=0) * self.norm.weight  # (M D,)
         kernel: Tensor = slopes[:, None] * (self.weight - self.weight.mean(dim=0))
-        return kernel.reshape(self.num_heads, self.input_dim, self.input_dim).sum(dim=0)
+        return kernel.reshape(self.num_heads, self.input_dim, self.input_dim).mean(dim=0)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, num_heads={self.num_heads}, dropout={self.dropout}"

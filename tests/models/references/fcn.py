@@ -38,5 +38,5 @@ def qnn_alpha(x0, values, weights, *, num_embedded, width, num_heads):
         part = f"cross.layers.{layer}"
         h = [max(one, 0.0) for one in layer_norm(dense(x, weights[f"{part}.weight"]), weights, f"{part}.norm")]
         crosses = [[x[i] * h[m * len(x) + i] for i in range(len(x))] for m in range(num_heads)]
-        x, layer = np.array([sum(column) for column in zip(*crosses, strict=True)]) + x, layer + 1
+        x, layer = np.array([sum(column) / num_heads for column in zip(*crosses, strict=True)]) + x, layer + 1
     return output(x, weights)
