@@ -89,11 +89,12 @@ class Model(nn.Module, abc.ABC):
     def kernels(self) -> Iterator[nn.Parameter]:
         """The weights that the penalty λ Σ ||W||² counts: of cross and deep layers alone.
 
-        No tables, whatever they are called: only the rows that a batch reads could be counted. No biases, no gates.
+        No tables, whatever they are called: only the rows that a batch reads could be counted. No biases, gates, norms.
         """
         exempt, tables = ("embedding.", "fields.", "linear.", "output."), {id(table.weight) for table in self.tables()}
         for name, parameter in self.named_parameters():
-            listed = not name.startswith(exempt) and ".gate." not in name and not name.endswith("bias")
+            of_kind = {"gate", "norm"} & set(name.split("."))
+            listed = not name.startswith(exempt) and not of_kind and not name.endswith("bias")
             if listed and id(parameter) not in tables:
                 yield parameter
 

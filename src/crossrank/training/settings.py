@@ -50,7 +50,8 @@ class TrainingSettings:
     heads: HeadsName = setting(
         "none",
         "losses for the paths of a model that has several: own, each learns the labels; distil, their mean learns the "
-        "labels and each path the mean's answer. Answers are the mean's all the same",
+        "labels and each path the mean's answer; weighted, the mean learns the labels, and each path by as much as it "
+        "is worse than the mean. Answers are the mean's all the same",
     )
     positive_weight: float | Literal["balanced"] = setting(
         1.0,
