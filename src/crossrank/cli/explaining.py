@@ -168,7 +168,7 @@ def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves
 
 
 def _answer(run: Run) -> str:
-    return "logit" if run.schema.label.kind == "binary" else "prediction"
+    return {"binary": "logit", "grade": "score"}.get(run.schema.label.kind, "prediction")
 
 
 def _features(run: Path, *, top: int) -> Found:
@@ -177,7 +177,7 @@ def _features(run: Path, *, top: int) -> Found:
     opened = Run.open(run)
     features = opened.importance[:top]
     rows = [(one["feature"], f"{one['importance']:.5f}", f"{one['deviation']:.5f}") for one in features]
-    metric = "RMSE" if opened.schema.label.kind == "real" else "log loss"
+    metric = {"real": "RMSE", "grade": "loss of NDCG@10"}.get(opened.schema.label.kind, "log loss")
     title = f"importance: how much the {metric} rises when a feature is shuffled"
     absent = "this run was trained before importance was kept: train it again"
     return Found(features, title, ("feature", "importance", "deviation"), rows, absent=absent)

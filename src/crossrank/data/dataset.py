@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossrank.data.arrays import map_array
-from crossrank.data.batches import Batch, ShuffledOrder, prefetch
+from crossrank.data.batches import Batch, GroupedOrder, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
 from crossrank.data.splits import SPLITS
@@ -99,6 +99,7 @@ class Split:
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        by_group: bool = False,
     ) -> Iterator[Batch]:
         """The rows of an epoch in batches, prepared ahead by one thread.
 
@@ -113,16 +114,24 @@ class Split:
             drop_last: leave out the last batches if they are not full.
             rank: which share of each step to yield.
             world_size: how many ranks share the rows.
+            by_group: keep the rows of a group in one batch; batches then have other sizes, up to twice ``batch_size``,
+                and none is left out (:class:`~crossrank.data.batches.GroupedOrder`).
         """
         if batch_size < 1 or not 0 <= rank < world_size:
             raise ConfigError(
                 f"batch_size must be at least 1 and rank below world_size; got {batch_size}, {rank} and {world_size}."
             )
         count = self.num_batches(batch_size, drop_last=drop_last, world_size=world_size)
-        order = None if seed is None else self.order(seed, epoch)
+        order = None if seed is None or by_group else self.order(seed, epoch)
+        key = None if seed is None else (seed, epoch)
+        pace = (batch_size, count * world_size)
+        grouped = GroupedOrder(self.groups, *pace, key=key, window=self._window()) if by_group else None
 
         def make() -> Generator[Batch]:
             for number in range(start_batch, count):
+                if grouped is not None:
+                    yield Batch.of(self.rows.take(grouped.rows(number * world_size + rank), epoch=epoch))
+                    continue
                 first = number * batch_size * world_size
                 size = min(batch_size * world_size, self.num_rows - first)
                 start, stop = (first + size * share // world_size for share in (rank, rank + 1))
@@ -135,11 +144,15 @@ class Split:
 
     def order(self, seed: int, epoch: int) -> ShuffledOrder:
         """The order of the rows in an epoch, the same on every device and machine."""
+        window_rows, block_rows = self._window()
+        return ShuffledOrder(self.num_rows, seed=seed, epoch=epoch, window_rows=window_rows, block_rows=block_rows)
+
+    def _window(self) -> tuple[int, int]:
+        """The rows that are shuffled together, and those of a block."""
         arrays = [self.categorical, self.numeric, self.labels, *(array for bag in self.bags for array in bag)]
         row_bytes = max(sum(array.nbytes for array in arrays) // max(self.num_rows, 1), 1)
         window_rows = max(self.window_bytes // row_bytes, 1)
-        block_rows = min(max(BLOCK_BYTES // row_bytes, 1), window_rows)
-        return ShuffledOrder(self.num_rows, seed=seed, epoch=epoch, window_rows=window_rows, block_rows=block_rows)
+        return window_rows, min(max(BLOCK_BYTES // row_bytes, 1), window_rows)
 
     def take(self, rows: Positions) -> Batch:
         """Any rows, in the given order, as a batch."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ASSETS = files("crossrank.reports") / "assets"
 SCRIPTS = ("charts.js", "quality.js", "features.js", "map.js")
 MOST_BASELINES = 12
+ANSWERS = {"binary": "logit", "real": "prediction", "grade": "score"}  # by kind of label
 MENU = {
     "quality": "Quality",
     "features": "Features",
@@ -156,7 +157,7 @@ def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str],
         "made": text(runs[0].info["finished"][:10]),
         "menu": " ".join(f'<a href="#{key}">{word}</a>' for key, word in MENU.items() if key not in absent),
         **{f"{key}_hidden": " hidden" if key in absent else "" for key in MENU},
-        "answer": " or ".join(word for kind, word in (("binary", "logit"), ("real", "prediction")) if kind in kinds),
+        "answer": " or ".join(word for kind, word in ANSWERS.items() if kind in kinds),
         "headline": quality.headline(runs[0], baselines, names) if single else Markup(),
         "comparison": quality.comparison(runs, baselines, names),
         "compression": Markup("".join(sections.compression(run) for run in runs)),
