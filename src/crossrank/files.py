@@ -12,7 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from crossrank.errors import CrossRankError, RunError
+from crossrank.errors import ConfigError, CrossRankError, RunError
+from crossrank.shapes import checked
+
+DAMAGED = "It is damaged: copy it again, or make it anew."
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -26,11 +29,30 @@ def write_text(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, shape: Any = Any, *, error: type[CrossRankError] = RunError, hint: str = DAMAGED) -> Any:
+    """The content of a JSON file, which has a shape (:mod:`crossrank.shapes`), or an error that names the file."""
+    with _reading(path, error, hint):
+        return checked(shape, json.loads(path.read_text(encoding="utf-8")))
+
+
+def read_json_lines(path: Path, shape: Any = Any) -> list[Any]:
+    """The same of a file with a value in each line."""
+    with _reading(path, RunError, DAMAGED):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [checked(shape, json.loads(line), f"line {number}") for number, line in enumerate(lines, 1)]
+
+
+@contextlib.contextmanager
+def _reading(path: Path, error: type[CrossRankError], hint: str) -> Iterator[None]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} must be readable JSON; {error}.", hint="The folder is damaged: train again.") from None
+        if path.exists() and not path.is_file():
+            raise OSError("it is not a file")  # but a folder, or a device, whose end may never come
+        yield
+    except ConfigError as problem:
+        raise error(f"{path} is not what it must be: {problem.message}", hint=hint) from None
+    except (OSError, ValueError, RecursionError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
+        raise error(f"{path} must be readable JSON; got: {reason}.", hint=hint) from None
 
 
 def partial_of(folder: Path) -> Path:

@@ -9,6 +9,7 @@ import ast
 import os
 import re
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -59,6 +60,7 @@ app.add_typer(bench_commands, name="bench")
 
 def main() -> None:
     """Run a command; an error of ours becomes one line, a hint, and exit status 2."""
+    warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
     try:
         app()
     except CrossRankError as error:

@@ -35,11 +35,12 @@ from torch import Tensor
 from crossrank.data import Encoder
 from crossrank.data.any_rows import encode_any
 from crossrank.errors import RunError
-from crossrank.files import checksum, damage, partial_of, read_json, write_json
+from crossrank.files import checksum, damage, partial_of, read_json, read_json_lines, write_json
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.base import answers_of
 from crossrank.nn import Features
 from crossrank.results import Cross, Spectrum
+from crossrank.runs import written
 from crossrank.runs.lifecycle import is_run
 from crossrank.runs.origin import origin
 from crossrank.schema import Schema
@@ -82,13 +83,13 @@ class Run:
         path = Path(path)
         if not is_run(path):
             raise RunError(f"{path} must be a run folder; it has no run.json.", hint=_instead(path))
-        info = read_json(path / "run.json")
-        if info.get("format_version") != FORMAT_VERSION:
+        version = read_json(path / "run.json", dict[str, Any]).get("format_version")
+        if version != FORMAT_VERSION:
             raise RunError(
-                f"{path} must have run format {FORMAT_VERSION}; got {info.get('format_version')!r}.",
+                f"{path} must have run format {FORMAT_VERSION}; got {version!r}.",
                 hint="It was written by a newer crossrank: upgrade, or train again.",
             )
-        run = cls(path, info)
+        run = cls(path, read_json(path / "run.json", written.Info))
         if verify:
             run.verify()
         return run
@@ -106,7 +107,8 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "config.json"))
+        config: dict[str, Any] = read_json(self.path / "config.json", written.Settings)
+        return config
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -130,43 +132,50 @@ class Run:
     @property
     def report(self) -> dict[str, Any]:
         """The final metrics by split, and what the model costs."""
-        return dict(read_json(self.path / "report.json"))
+        report: dict[str, Any] = read_json(self.path / "report.json", written.Report)
+        return report
 
     @property
     def crosses(self) -> list[Cross]:
         """The strength of each pair of features; empty for a model without cross layers."""
-        return [Cross.from_dict(pair) for pair in self.optional("crosses.json").get("pairs", [])]
+        return [Cross.from_dict(pair) for pair in self.optional("crosses.json", written.Crosses).get("pairs", [])]
 
     @property
     def unexplained(self) -> list[str]:
         """Sentences about cross layers whose crosses cannot be told; mostly there are none."""
-        return list(self.optional("crosses.json").get("unexplained", []))
+        return list(self.optional("crosses.json", written.Crosses).get("unexplained", []))
 
     @property
     def curves(self) -> dict[str, Any]:
         """What a report draws of the answers to the test rows, and intervals of their metrics; empty without any."""
-        return self.optional("curves.json")
+        return self.optional("curves.json", written.Curves)
 
     @property
     def importance(self) -> list[dict[str, Any]]:
         """How much the criterion rises when a feature is shuffled, strongest first; empty for a run that lacks it."""
-        return list(self.optional("importance.json").get("features", []))
+        return list(self.found_importance.get("features", []))
+
+    @property
+    def found_importance(self) -> dict[str, Any]:
+        """The same with what it was measured on, and how answers move with values; empty for a run that lacks it."""
+        return self.optional("importance.json", written.Importance)
 
     @property
     def spectrum(self) -> list[Spectrum]:
         """The singular values of each cross layer; empty for a model without cross layers."""
-        return [Spectrum.from_dict(layer) for layer in self.optional("spectrum.json").get("layers", [])]
+        return [
+            Spectrum.from_dict(layer) for layer in self.optional("spectrum.json", written.Spectra).get("layers", [])
+        ]
 
-    def optional(self, name: str) -> dict[str, Any]:
+    def optional(self, name: str, shape: Any) -> dict[str, Any]:
         """The content of a JSON file that not every run has; empty where it has none."""
         file = self.path / name
-        return dict(read_json(file)) if file.is_file() else {}
+        return dict(read_json(file, shape)) if file.is_file() else {}
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
+        return read_json_lines(self.path / "metrics.jsonl", written.Line)
 
     def encode(self, source: Any, **table_options: Any) -> Iterator[Features]:
         """Raw rows as batches of features: one dictionary or a list of them, a data frame, or a path to tables."""
