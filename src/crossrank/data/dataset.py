@@ -12,11 +12,10 @@ train/                            orders.npy, where crosses have statistics: the
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Generator, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag,
 from crossrank.data.splits import SPLITS
 from crossrank.data.verification import AGAIN, Verification
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
-from crossrank.files import Contents, is_as_written
+from crossrank.files import Contents, is_as_written, read_json
 from crossrank.folders import is_marked, recover
 from crossrank.schema import Feature, Schema
 
@@ -40,6 +39,7 @@ MANIFEST = "manifest.json"
 WINDOW_BYTES = 2**30
 BLOCK_BYTES = 2**19
 PREFETCHED_BATCHES = 3
+PREPARE_AGAIN = "It is damaged: prepare the dataset again."
 
 
 class Split:
@@ -286,27 +286,40 @@ def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not (path / MANIFEST).is_file():
         got = "a file" if path.is_file() else "a folder without manifest.json" if path.is_dir() else "no such folder"
         table = path if path.is_file() else "TABLE"
         hint = f"Make one with: crossrank prepare {table} --into data/{path.stem}"
-        raise DataError(f"{path} must be an encoded dataset; got {got}.", hint=hint) from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}/manifest.json must be JSON; {error}.", hint="Prepare the dataset again.") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(f"{path} must be an encoded dataset; got {got}.", hint=hint)
+    about = read_json(path / MANIFEST, dict[str, Any], error=DataError, hint=PREPARE_AGAIN)
+    if about.get("format") != FORMAT:
         raise DataError(f"{path} must be an encoded dataset; its manifest.json says otherwise.")
-    if manifest.get("format_version") != FORMAT_VERSION:
+    if about.get("format_version") != FORMAT_VERSION:
         raise DataError(
-            f"The dataset {path} must have format version {FORMAT_VERSION}; got {manifest.get('format_version')!r}.",
+            f"The dataset {path} must have format version {FORMAT_VERSION}; got {about.get('format_version')!r}.",
             hint="It was written by another version of crossrank; prepare it again.",
         )
-    for key in ("splits", "arrays", "encoder", "fingerprint"):
-        if key not in manifest:
-            raise DataError(
-                f"{path}/manifest.json must have '{key}'; it is missing.", hint="Prepare the dataset again."
-            )
+    manifest: dict[str, Any] = read_json(path / MANIFEST, _Written, error=DataError, hint=PREPARE_AGAIN)
     if not is_as_written(manifest):
         raise DataError(f"{path} is damaged: {MANIFEST} is not what was written.", hint=AGAIN)
     return manifest
+
+
+class _Rows(TypedDict):
+    rows: int
+
+
+class _Array(TypedDict):
+    dtype: Literal["<u4", "<f4", "<i8"]
+    shape: list[int]
+    checksum: str
+
+
+class _Written(TypedDict):
+    """manifest.json"""
+
+    splits: dict[str, _Rows]
+    arrays: dict[str, _Array]
+    encoder: dict[str, str]
+    fingerprint: str
+    split: NotRequired[dict[str, Any]]
