@@ -251,3 +251,28 @@ def test_mistakes_are_told_with_a_way_out(dataset, items, context) -> None:
     ]:
         with pytest.raises(kind, match=message):
             call()
+
+
+@pytest.mark.parametrize("ids", [[7, 3, 2_000, 0], [1, 10**12, 5, 2**70], [-4, 2, 3, 4], ["7", "3", "b", "a"]])
+def test_ids_of_any_kind_are_found_where_they_stand(dataset, items, context, ids) -> None:
+    few = items.head(4).drop("item").to_dicts()
+    run = Untrained(dataset.encoder.with_crosses([]))
+    ranker = Ranker(run, item=ITEM[1:]).load([{**row, "id": id_} for row, id_ in zip(few, ids, strict=True)], id="id")
+    context = {**context, "item": "i1"}
+    assert ranker.loaded.places(ids[::-1]).tolist() == [3, 2, 1, 0]
+    assert sorted(map(str, ranker.rank(context, ids[1:3]).ids)) == sorted(map(str, ids[1:3]))
+    for unknown in (999, 1 - 10**9, 2**80, "9", 0.5, None, [1]):
+        with pytest.raises(DataError, match="must be an item of the catalogue"):
+            ranker.rank(context, [*ids, unknown])
+
+
+@pytest.mark.parametrize("structure", ["parallel", "stacked"])
+def test_a_deep_network_in_bfloat16_moves_scores_a_little(dataset, items, context, structure) -> None:
+    run = Untrained(dataset.encoder, structure=structure, double=False, deep={"sizes": [32, 16]})
+    half = Ranker(run, deep_precision="bfloat16").load(items, id="item")
+    assert half.how == "split"
+    found, plain = half.rank(context, k=len(items)), run.predict(full_rows(context, items))
+    assert not np.array_equal(found.scores, plain[found.positions])
+    np.testing.assert_allclose(found.scores, plain[found.positions], atol=0.005)
+    with pytest.raises(ConfigError, match="deep_precision must be one of"):
+        Ranker(run, deep_precision="int4")

@@ -16,6 +16,7 @@ from crossrank.serving.splitting import Split, can_split
 
 Known: TypeAlias = Tensor | EncodedRows  # what is kept of items: a row of numbers each, or the encoded rows
 AGREEMENT = 1e-3  # of a logit, or of one where it is smaller; where a model's terms are not its logit, it is far more
+ROUGH_AGREEMENT = 0.05  # with a deep network in bfloat16
 FEW = 8  # items to compare
 CACHED = 2**19  # numbers of items' rows at a time and thread: they stay in the processor's cache
 
@@ -23,12 +24,15 @@ CACHED = 2**19  # numbers of items' rows at a time and thread: they stay in the 
 class Pairing:
     """What a model makes of contexts and items.
 
+    Args:
+        deep: the precision of deep networks where it is not the model's.
+
     Attributes:
         why_plain: why rows are scored one by one; empty where the model is taken apart.
     """
 
-    def __init__(self, model: Model, encoder: Encoder, item: frozenset[str]) -> None:
-        self.model, self.joiner = model, Joiner(encoder, item)
+    def __init__(self, model: Model, encoder: Encoder, item: frozenset[str], deep: torch.dtype | None = None) -> None:
+        self.model, self.joiner, self.deep = model, Joiner(encoder, item), deep
         self.splits: list[tuple[Any, Split]] = []
         self._checked = False
         self.why_plain = self._why_plain()
@@ -37,7 +41,7 @@ class Pairing:
                 for member in model.members:
                     terms = member.terms()
                     assert terms is not None
-                    self.splits.append((member, Split(terms, self.joiner.places(member.layout))))
+                    self.splits.append((member, Split(terms, self.joiner.places(member.layout), deep)))
 
     def _why_plain(self) -> str:
         if self.joiner.shared:
@@ -90,6 +94,7 @@ class Pairing:
         self._checked = True
         items = items.slice(0, FEW)
         plain, split = self._row_by_row(context, items), self._taken_apart(context, self.know(items))  # type: ignore[arg-type]
-        if not ((plain - split).abs() <= AGREEMENT * plain.abs().clamp_min(1)).all():
+        most = AGREEMENT if self.deep is None else ROUGH_AGREEMENT
+        if not ((plain - split).abs() <= most * plain.abs().clamp_min(1)).all():
             self.splits = []
             self.why_plain = f"{type(self.model.members[0]).__name__} has another formula than its terms"

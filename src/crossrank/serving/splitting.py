@@ -15,6 +15,7 @@ of the sums differs from the plain model's. A layer says how it is taken apart b
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -45,16 +46,18 @@ class Split:
     Args:
         terms: the networks that make it; their layers say ``can_split``.
         sides: which elements of x0 are the context's, and which the item's.
+        precision: of the deep network, less a first layer that is taken apart; that of the model where left out.
     """
 
-    def __init__(self, terms: Terms, sides: Sides) -> None:
+    def __init__(self, terms: Terms, sides: Sides, precision: torch.dtype | None = None) -> None:
         self.sides, self.bias = sides, terms.bias
         self.terms: list[Term] = [
             Polynomial(network, head, sides) if is_polynomial(network) else Crossed(network, head, sides)
             for network, head in terms.crosses
         ]
         if terms.deep is not None:
-            self.terms.append(Stacked(terms.below, *terms.deep, sides) if terms.below else Deep(*terms.deep, sides))
+            deep = *terms.deep, sides, precision or terms.bias.dtype
+            self.terms.append(Stacked(terms.below, *deep) if terms.below else Deep(*deep))
         nobody = terms.bias.new_zeros(0, len(sides.item))
         self.widths = [len(sides.item), *(term.item(nobody).shape[1] for term in self.terms)]
 
@@ -95,9 +98,10 @@ def is_polynomial(network: CrossNetwork) -> bool:
 class Deep:
     """``w·deep(x0)``, whose first layer is taken apart."""
 
-    def __init__(self, deep: DeepNetwork, head: Tensor, sides: Sides) -> None:
-        self.deep, self.head = deep, head
+    def __init__(self, deep: DeepNetwork, head: Tensor, sides: Sides, precision: torch.dtype) -> None:
+        self.activation, self.head, self.precision = deep.activation, head, precision
         self.layers: list[Any] = list(deep.layers)
+        self.others = copy.deepcopy(deep.layers[1:]).to(precision)
         weight = self.layers[0].weight if self.layers else head[None]  # (H, D)
         self.of_context, self.of_item = weight[:, sides.context].contiguous(), weight[:, sides.item].contiguous()
         self.bias = self.layers[0].bias if self.layers else head.new_zeros(1)
@@ -112,10 +116,10 @@ class Deep:
         hidden = known + request
         if not self.layers:
             return hidden[:, 0]
-        hidden = self.deep.activation(hidden)
-        for layer in self.layers[1:]:
-            hidden = self.deep.activation(layer(hidden))
-        return hidden @ self.head
+        hidden = self.activation(hidden).to(self.precision)
+        for layer in self.others:
+            hidden = self.activation(layer(hidden))
+        return hidden.to(self.head.dtype) @ self.head
 
 
 class _Request(NamedTuple):
@@ -207,9 +211,11 @@ class _Second:
 class Stacked:
     """``w·deep(cross(x0))``: the first cross layer is taken apart, and the second one is narrower."""
 
-    def __init__(self, networks: Sequence[CrossNetwork], deep: DeepNetwork, head: Tensor, sides: Sides) -> None:
+    def __init__(
+        self, networks: Sequence[CrossNetwork], deep: DeepNetwork, head: Tensor, sides: Sides, precision: torch.dtype
+    ) -> None:
         self.networks = [Crossed(network, None, sides) for network in networks]
-        self.deep, self.head = deep, head
+        self.deep, self.head, self.precision = copy.deepcopy(deep).to(precision), head, precision
 
     def item(self, v: Tensor) -> Tensor:
         return torch.cat([one.item(v) for one in self.networks], dim=1)
@@ -221,5 +227,5 @@ class Stacked:
         parts = torch.split(known, [len(one.projected) for one in request], dim=1)
         each = zip(self.networks, request, parts, strict=True)
         crossed = [one.crossed(state, v, q, len(one.layers))[1] for one, state, q in each]
-        hidden: Tensor = self.deep(torch.cat(crossed, dim=1))
-        return hidden @ self.head
+        hidden: Tensor = self.deep(torch.cat(crossed, dim=1).to(self.precision))
+        return hidden.to(self.head.dtype) @ self.head
