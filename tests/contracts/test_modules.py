@@ -76,6 +76,7 @@ CASES: dict[str, Case] = {
     "MixtureCrossLayer constant": Case(
         made("MixtureCrossLayer", DIM, rank=2, num_experts=3, gate="constant", activation="tanh", bias=False), two
     ),
+    "SeparableCrossLayer": Case(made("SeparableCrossLayer", DIM, context=[0, 1, 4]), two),
     "VectorCrossLayer": Case(made("VectorCrossLayer", DIM), two),
     "CrossNetwork": Case(made("CrossNetwork", DIM, num_layers=3), one),
     "CrossNetwork mixture": Case(

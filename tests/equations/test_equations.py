@@ -19,6 +19,7 @@ from crossrank.nn import (
     LowRankCrossLayer,
     MixtureCrossLayer,
     OutputLayer,
+    SeparableCrossLayer,
     VectorCrossLayer,
 )
 
@@ -86,6 +87,15 @@ def eq3_and_4(layer: MixtureCrossLayer, x0: Array, xl: Array) -> list[float]:
     return total
 
 
+def separable(layer: SeparableCrossLayer, x0: Array, xl: Array) -> list[float]:
+    """The two lines of the formula, block by block."""
+    w, b = layer.weight.detach().numpy(), bias_of(layer)
+    sides = layer.context.tolist()
+    seen = {True: [j for j, side in enumerate(sides) if side], False: range(len(sides))}  # by context, by item
+    inner = [sum(w[i][j] * xl[j] for j in seen[side]) + b[i] for i, side in enumerate(sides)]
+    return cross(x0, inner, xl, residual=layer.residual)
+
+
 def dcn_v1(layer: VectorCrossLayer, x0: Array, xl: Array) -> list[float]:
     b, w = bias_of(layer), layer.weight.detach().numpy()
     score = sum(xl[j] * w[j] for j in range(len(w)))
@@ -139,6 +149,15 @@ def test_a_vector_layer_is_the_equation_of_dcn(shape, bias, residual, seed):
     assert_rows_follow(VectorCrossLayer(dim, bias=bias, residual=residual), dcn_v1, count, seed)
 
 
+@examples
+@given(st.lists(st.booleans(), min_size=2, max_size=6), st.booleans(), st.booleans(), st.integers(0, 10**6))
+def test_a_separable_layer_is_its_two_lines(sides, bias, residual, seed):
+    sides = [*sides[:-1], not sides[0]]  # neither side is empty
+    context = [i for i, side in enumerate(sides) if side]
+    layer = SeparableCrossLayer(len(sides), context=context, bias=bias, residual=residual)
+    assert_rows_follow(layer, separable, 3, seed)
+
+
 @pytest.mark.parametrize(
     ("options", "equation"),
     [
@@ -146,6 +165,7 @@ def test_a_vector_layer_is_the_equation_of_dcn(shape, bias, residual, seed):
         ({"layer": "low_rank", "rank": 2}, eq2),
         ({"layer": "mixture", "rank": 2, "num_experts": 3, "activation": "tanh"}, eq3_and_4),
         ({"layer": "vector"}, dcn_v1),
+        ({"layer": "separable", "context": [0, 3]}, separable),
     ],
 )
 def test_a_network_feeds_each_layer_the_input_and_the_layer_before(options, equation):

@@ -35,6 +35,7 @@ CASES = {
     "several widths": {"embedding": {"dim": "rule"}},
     "classes": {"label": CLASSES},
     "a number": {"label": Label(name="y", kind="real")},
+    "separable": {"cross": {"context": ["user", "age", "price"]}},
     "ids alone": {"columns": [Categorical(name="user")]},
     "numbers alone": {"columns": [Numeric(name="age", encoding="scalar")]},
     "a linear term without numbers": {"name": "fm", "columns": [Categorical(name="user"), Categorical(name="tags")]},

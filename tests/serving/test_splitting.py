@@ -23,7 +23,8 @@ MIXTURES = [
     for gate in ("softmax", "sigmoid", "constant")
     for activation in ({}, {"activation": "tanh"}, {"activation": "relu"})
 ]
-LAYERS = [{"layer": "full"}, {"layer": "low_rank", "rank": 2}, {"layer": "low_rank", "rank": 12}, *MIXTURES]
+SEPARABLE = {"context": ["user", "hour", "age"]}
+LAYERS = [{"layer": "full"}, SEPARABLE, {"layer": "low_rank", "rank": 2}, {"layer": "low_rank", "rank": 12}, *MIXTURES]
 DEEP = {"deep": {"sizes": [6, 4]}}
 
 

@@ -70,7 +70,7 @@ class DCNV2(Model):
         input_dim = layout.input_dim
         crossed_dim = settings.cross.num_networks * input_dim
         self.structure = settings.structure
-        self.cross = nn.ModuleList(settings.cross.network(input_dim) for _ in range(settings.cross.num_networks))
+        self.cross = nn.ModuleList(settings.cross.network(layout) for _ in range(settings.cross.num_networks))
         final_dim = crossed_dim
         if self.structure != "cross-only":
             self.deep = settings.deep.network(crossed_dim if self.structure == "stacked" else input_dim)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from crossrank.config import setting
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.nn.activations import ActivationName
 from crossrank.schema import Feature, InputLayout
@@ -46,15 +46,27 @@ class CrossSettings:
     bias: bool = setting(True, "bias inside each cross layer")
     residual: bool = setting(True, "add each cross layer's input to its output")
     num_networks: int = setting(1, "cross networks side by side, their outputs concatenated")
+    context: tuple[str, ...] = setting(
+        (), "columns of the context, which then never sees the item (separable layers); left out, all cross all"
+    )
 
     def __post_init__(self) -> None:
         for key in ("num_layers", "num_experts", "num_networks"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"model.cross.{key} must be at least 1; got {getattr(self, key)}.")
+        if self.context and self.layer != "full":
+            raise ConfigError(
+                f"model.cross.context is for full cross layers, whose matrix has blocks; got layer={self.layer}.",
+                hint="Set model.cross.layer=full, or leave model.cross.context out.",
+            )
 
-    def network(self, input_dim: int) -> CrossNetwork:
+    def network(self, layout: InputLayout) -> CrossNetwork:
         """One cross network as these settings describe it."""
+        input_dim = layout.input_dim
         options: dict[str, Any] = {"bias": self.bias, "residual": self.residual}
+        if self.context:
+            options |= {"context": _places(layout, self.context)}
+            return CrossNetwork(input_dim, num_layers=self.num_layers, layer="separable", **options)
         if self.layer == "low_rank":
             options |= {"rank": self.rank or max(1, input_dim // 4)}
         if self.layer == "mixture":
@@ -65,6 +77,21 @@ class CrossSettings:
                 "activation": self.activation,
             }
         return CrossNetwork(input_dim, num_layers=self.num_layers, layer=self.layer, **options)
+
+
+def _places(layout: InputLayout, columns: Sequence[str]) -> list[int]:
+    """Where in x0 the context's columns stand."""
+    known = list(dict.fromkeys(slot.column for slot in layout.slots))
+    for name in columns:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ConfigError(f"model.cross.context must be columns among {listing(known)}; got '{name}'.", hint=hint)
+    if set(columns) == set(known):
+        raise ConfigError(
+            f"model.cross.context must leave columns to the item; got all of them, {listing(known)}.",
+            hint="Name the columns that are the same for all candidates of a request.",
+        )
+    return [place for slot in layout.slots if slot.column in columns for place in range(slot.start, slot.stop)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

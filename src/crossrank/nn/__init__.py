@@ -15,7 +15,7 @@ from crossrank.nn.activations import ACTIVATIONS, Activation, resolve_activation
 from crossrank.nn.attention import InteractingLayer
 from crossrank.nn.bi_interaction import BiInteraction
 from crossrank.nn.cin import CompressedInteractionNetwork
-from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, VectorCrossLayer
 from crossrank.nn.cross_base import BaseCrossLayer
 from crossrank.nn.deep import DeepNetwork
 from crossrank.nn.embedding import FeatureEmbedding
@@ -25,9 +25,11 @@ from crossrank.nn.hashed_crosses import HashedCrosses
 from crossrank.nn.hierarchical_attention import AttentionalAggregation, HierarchicalAttention, TransformerLayer
 from crossrank.nn.linear import Linear, OutputLayer
 from crossrank.nn.logarithmic import LogarithmicLayer
+from crossrank.nn.mixture import MixtureCrossLayer
 from crossrank.nn.network import CrossNetwork
 from crossrank.nn.products import InnerProducts, OuterProducts
 from crossrank.nn.residual import ResidualNetwork
+from crossrank.nn.separable import SeparableCrossLayer
 
 __all__ = [
     "ACTIVATIONS",
@@ -54,6 +56,7 @@ __all__ = [
     "OuterProducts",
     "OutputLayer",
     "ResidualNetwork",
+    "SeparableCrossLayer",
     "TransformerLayer",
     "VectorCrossLayer",
     "resolve_activation",

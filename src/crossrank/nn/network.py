@@ -9,15 +9,18 @@ from torch import Tensor, nn
 
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.nn.checks import check_count
-from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, VectorCrossLayer
 from crossrank.nn.cross_base import BaseCrossLayer
+from crossrank.nn.mixture import MixtureCrossLayer
+from crossrank.nn.separable import SeparableCrossLayer
 
-LayerKind = Literal["full", "low_rank", "mixture", "vector"]
+LayerKind = Literal["full", "low_rank", "mixture", "vector", "separable"]
 LAYERS: dict[str, type[BaseCrossLayer]] = {
     "full": CrossLayer,
     "low_rank": LowRankCrossLayer,
     "mixture": MixtureCrossLayer,
     "vector": VectorCrossLayer,
+    "separable": SeparableCrossLayer,
 }
 
 
@@ -40,8 +43,8 @@ class CrossNetwork(nn.Module):
     Args:
         input_dim: D, the width of x0.
         num_layers: L_c.
-        layer: "full" (Eq. 1), "low_rank" (Eq. 2), "mixture" (Eqs. 3 and 4), "vector" (DCN), or a class of your own
-            below :class:`BaseCrossLayer`.
+        layer: "full" (Eq. 1), "low_rank" (Eq. 2), "mixture" (Eqs. 3 and 4), "vector" (DCN), "separable" (a context
+            that never sees the item), or a class of your own below :class:`BaseCrossLayer`.
         layer_options: what the layer's class takes by keyword, such as ``rank``.
 
     Raises:
