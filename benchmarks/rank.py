@@ -40,11 +40,17 @@ NUMBERS = [f"I{number}" for number in range(1, 14)]
 ITEM = CATEGORIES[-3:]
 VALUES = 2_000  # of each feature
 FULL = {"num_layers": 2}
+SEPARABLE = {**FULL, "context": [*CATEGORIES[:-3], *NUMBERS]}
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cross-only": ({"structure": "cross-only"}, {}),
     "parallel": ({"structure": "parallel"}, {}),
     "parallel, deep layers in bfloat16": ({"structure": "parallel"}, {"deep_precision": "bfloat16"}),
     "stacked": ({"structure": "stacked"}, {}),
+    "stacked, separable": ({"structure": "stacked", "cross": SEPARABLE}, {}),
+    "stacked, separable, deep layers in bfloat16": (
+        {"structure": "stacked", "cross": SEPARABLE},
+        {"deep_precision": "bfloat16"},
+    ),
 }
 TURN = 10
 REQUESTS = 23

@@ -11,7 +11,7 @@ With x1 = x0 ⊙ (β0 + W0 x0) and u = W1ᵀ (w ⊙ x0) + w, the logit w·x2 is 
           + (g p)[I]·v + g[I]·(v ⊙ A s) + p[I]·(v ⊙ B t)
 
 Each term is a product of something of the request with something of the item, so with ``tᵀ M s = vec(M)·(t ⊗ s)``, or
-``c·(A s ⊙ B t)[C]`` where that is shorter, the whole is φ(c)·ψ(v) + a(c).
+``c·(A s ⊙ B t)[C]`` where that is shorter, the whole is φ(c)·ψ(v) + a(c). Separable layers have A[C] = 0 and no M.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def dots(rows: Tensor, others: Tensor) -> Tensor:
 class _Request(NamedTuple):
     constant: Tensor  # a(c)
     phi: Tensor  # (I + F,), of the items' rows
-    middle: Tensor  # (T, S), M(c)
+    middle: Tensor | None  # (T, S), M(c), where it is not zero
 
 
 class Polynomial:
@@ -113,6 +113,7 @@ class Polynomial:
         self.a, self.to_s = thin(first.up, first.down[:, item])
         self.b, self.to_t = thin(second.down.T, (second.up[item] * head[item, None]).T)
         self.a_context, self.b_context = self.a[context].contiguous(), self.b[context].contiguous()  # (C, S), (C, T)
+        self.has_middle = bool(self.a_context.any() and self.b_context.any())
         self.narrow_p, self.narrow_g = first.up.shape[1] < len(item), second.down.shape[0] < len(item)
         # What makes p of c and g of w ⊙ c, the context's elements before the item's: in two steps through a narrow
         # layer, else in one.
@@ -156,13 +157,16 @@ class Polynomial:
             else:
                 phi.append(of_it)
         phi += [pulled if self.narrow_g else g_item, projected if self.narrow_p else p_item, c.new_ones(1)]
-        middle = (self.b_context * c[:, None]).T @ self.a_context  # (T, S)
+        middle = (self.b_context * c[:, None]).T @ self.a_context if self.has_middle else None  # (T, S)
         return _Request(cg @ p + self.bias @ c, torch.cat([of_v, *phi]), middle)
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
-        s, t = self._s_and_t(v, known)
         of_v, of_known = torch.tensor_split(request.phi, [v.shape[1]])
-        return dots(v, of_v) + dots(known, of_known) + dots(t @ request.middle, s) + request.constant
+        logits = dots(v, of_v) + dots(known, of_known) + request.constant
+        if request.middle is None:
+            return logits
+        s, t = self._s_and_t(v, known)
+        return logits + dots(t @ request.middle, s)
 
     def _s_and_t(self, v: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
         start = 0 if self.to_s is None else len(self.to_s)
@@ -176,6 +180,8 @@ class Polynomial:
 
     def psi(self, v: Tensor, known: Tensor) -> Tensor:
         """An item's vector: (N, I), (N, F) -> (N, P)."""
+        if not self.has_middle:
+            return torch.cat([v, known], dim=1)
         s, t = self._s_and_t(v, known)
         if self.by_place:
             cubic = (s @ self.a_context.T) * (t @ self.b_context.T)  # (N, C)
@@ -186,4 +192,6 @@ class Polynomial:
     def phi(self, c: Tensor) -> Tensor:
         """A request's vector: (C,) -> (P,); φ·ψ is the logit less a(c), which is the same for every item."""
         request = self.request(c)
+        if request.middle is None:
+            return request.phi
         return torch.cat([request.phi, c if self.by_place else request.middle.flatten()])

@@ -6,11 +6,12 @@ rows that c multiplies; w is the head over a network, β = b + 1 a layer's bias 
     first layer    W x0 + b = p + q                     p = W[:, C] c + b of the request, q = W[:, I] v of the item
     last layer     w·x_L = u·x_{L-1} + (w ⊙ b)·x0       u = Wᵀ (w ⊙ x0) + w, which is G + h in the same way
     second layer   P x1 = P[:, C] (c ⊙ (p + 1)) + M(c) v + P[:, I] x1[I]        M(c) = P[:, C] diag(c) W[C, I]
-    deep layer     A x0 + a = (A[:, C] c + a) + A[:, I] v
 
-Two affine layers need no vector as wide as x0: :mod:`crossrank.serving.polynomial`. All of it is exact; only the order
-of the sums differs from the plain model's. A layer says how it is taken apart by ``project``, ``mix`` and ``spread``
-(:class:`crossrank.nn.BaseCrossLayer`). What is known of an item is one row: v, then the columns of each term.
+Deep networks: :mod:`crossrank.serving.deep_terms`. Two affine layers need no vector as wide as x0:
+:mod:`crossrank.serving.polynomial`. Where the context never sees the item, no layer does:
+:mod:`crossrank.serving.separable`. All of it is exact; only the order of the sums differs from the plain model's. A
+layer says how it is taken apart by ``project``, ``mix`` and ``spread`` (:class:`crossrank.nn.BaseCrossLayer`). What is
+known of an item is one row: v, then the columns of each term.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from torch import Tensor
 
 from crossrank.models.base import Terms
 from crossrank.nn import CrossNetwork, DeepNetwork
+from crossrank.serving.deep_terms import Deep
 from crossrank.serving.polynomial import Affine, Polynomial, Sides, thin
+from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 
 
 class Term(Protocol):
@@ -51,13 +54,15 @@ class Split:
 
     def __init__(self, terms: Terms, sides: Sides, precision: torch.dtype | None = None) -> None:
         self.sides, self.bias = sides, terms.bias
-        self.terms: list[Term] = [
-            Polynomial(network, head, sides) if is_polynomial(network) else Crossed(network, head, sides)
-            for network, head in terms.crosses
-        ]
+        self.terms: list[Term] = [_cross_term(network, head, sides) for network, head in terms.crosses]
         if terms.deep is not None:
             deep = *terms.deep, sides, precision or terms.bias.dtype
-            self.terms.append(Stacked(terms.below, *deep) if terms.below else Deep(*deep))
+            if not terms.below:
+                self.terms.append(Deep(*deep))
+            elif all(is_separable(network, sides) for network in terms.below):
+                self.terms.append(SeparableStacked(terms.below, *deep))
+            else:
+                self.terms.append(Stacked(terms.below, *deep))
         nobody = terms.bias.new_zeros(0, len(sides.item))
         self.widths = [len(sides.item), *(term.item(nobody).shape[1] for term in self.terms)]
 
@@ -83,6 +88,12 @@ class Split:
         return found if len(found) == len(self.terms) else []
 
 
+def _cross_term(network: CrossNetwork, head: Tensor, sides: Sides) -> Term:
+    if is_polynomial(network):
+        return Polynomial(network, head, sides)
+    return (Separable if is_separable(network, sides) else Crossed)(network, head, sides)
+
+
 def can_split(terms: Terms) -> bool:
     """Whether every cross layer says how it is taken apart."""
     networks = [*(network for network, _ in terms.crosses), *terms.below]
@@ -93,33 +104,6 @@ def is_polynomial(network: CrossNetwork) -> bool:
     """Whether a network is one or two layers ``x0 ⊙ (W xl + b) + xl``."""
     layers: list[Any] = list(network.layers)
     return len(layers) <= 2 and all(layer.is_affine for layer in layers)
-
-
-class Deep:
-    """``w·deep(x0)``, whose first layer is taken apart."""
-
-    def __init__(self, deep: DeepNetwork, head: Tensor, sides: Sides, precision: torch.dtype) -> None:
-        self.activation, self.head, self.precision = deep.activation, head, precision
-        self.layers: list[Any] = list(deep.layers)
-        self.others = copy.deepcopy(deep.layers[1:]).to(precision)
-        weight = self.layers[0].weight if self.layers else head[None]  # (H, D)
-        self.of_context, self.of_item = weight[:, sides.context].contiguous(), weight[:, sides.item].contiguous()
-        self.bias = self.layers[0].bias if self.layers else head.new_zeros(1)
-
-    def item(self, v: Tensor) -> Tensor:
-        return v @ self.of_item.T  # (N, H)
-
-    def request(self, c: Tensor) -> Tensor:
-        return self.of_context @ c + self.bias  # (H,)
-
-    def logits(self, request: Tensor, v: Tensor, known: Tensor) -> Tensor:
-        hidden = known + request
-        if not self.layers:
-            return hidden[:, 0]
-        hidden = self.activation(hidden).to(self.precision)
-        for layer in self.others:
-            hidden = self.activation(layer(hidden))
-        return hidden.to(self.head.dtype) @ self.head
 
 
 class _Request(NamedTuple):
