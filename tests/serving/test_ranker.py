@@ -13,13 +13,14 @@ from untrained import ITEM, Untrained
 
 import crossrank as cr
 from crossrank.data import Encoder
+from crossrank.data.generators.demo import schema as demo_schema
 from crossrank.data.prepare import prepare
 from crossrank.errors import ConfigError, DataError, SchemaError
 from crossrank.models import MODELS
 from crossrank.schema import Cross, Date, Schema
 from crossrank.serving.ranker import Ranker
 
-SPLIT = {"dcn-v2", "dcn-mix", "cross-net", "cross-net-mix", "dnn"}
+SPLIT = {"dcn-v2", "dcn-mix", "cross-net", "cross-net-mix", "dnn", "fm", "deepfm", "nfm", "pnn"}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,39 @@ def test_scores_in_float32_are_those_of_predict(dataset, items, context, structu
     half = Ranker(run).load(items, id="item", precision="bfloat16")
     assert half.bytes_per_item * 2 == Ranker(run).load(items, id="item").bytes_per_item
     np.testing.assert_allclose(half.rank(context, k=300).scores.mean(), predicted.mean(), atol=0.02)
+
+
+PAIRS = [
+    {"name": "fm"},
+    {"name": "deepfm"},
+    {"name": "nfm"},
+    *({"name": "pnn", "product": product} for product in ("inner", "both")),
+    *({"name": "pnn", "kernel": kernel} for kernel in ("matrix", "vector", "number")),
+    {"name": "pnn", "deep": {"sizes": []}},
+]
+
+
+@pytest.mark.parametrize("settings", PAIRS, ids=lambda settings: "-".join(map(str, settings.values())))
+def test_products_of_fields_are_taken_apart_in_float32(dataset, items, context, settings) -> None:
+    run = Untrained(dataset.encoder, **settings, double=False)
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.normal_(std=0.3)
+    ranker = Ranker(run).load(items, id="item")
+    assert ranker.how == "split"
+    found = ranker.rank(context, k=len(items))
+    np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_dlrm_is_taken_apart_where_it_has_no_network_over_numbers(clicks, items, context, numbers) -> None:
+    schema = [one for one in demo_schema().in_table if numbers or one.name not in ("price", "age_days")]
+    encoder = Encoder.fit(clicks, Schema(schema, demo_schema().label))
+    run = Untrained(encoder, name="dlrm")
+    ranker = Ranker(run).load(items, id="item")
+    assert (ranker.how == "split") is not numbers
+    found = ranker.rank(context, k=len(items))
+    np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], rtol=1e-6, atol=1e-6)
 
 
 def test_an_ensemble_ranks_by_the_mean_of_its_members(dataset, items, context) -> None:

@@ -57,7 +57,7 @@ def assert_split(model, num_items: int) -> Split:
     expected = model.logits(x0)
     torch.testing.assert_close(split.logits(split.request(c), split.item(v)), expected, rtol=1e-11, atol=1e-11)
     if split.inner_products:
-        parts = split.item(v).split(split.widths, dim=1)[1:]
+        parts = split.item(v).split(split.widths, dim=1)[1:-1]
         products = sum(
             term.psi(v, known) @ term.phi(c) + term.request(c).constant
             for term, known in zip(split.inner_products, parts, strict=True)

@@ -110,7 +110,7 @@ class Index:
         vectors = []
         each = torch.split(known.float(), [sum(one.widths) for one in splits], dim=1)
         for split, rows in zip(splits, each, strict=True):
-            v, *parts = torch.split(rows, split.widths, dim=1)
+            v, *parts, _ = torch.split(rows, split.widths, dim=1)
             vectors += [term.psi(v, part) for term, part in zip(split.inner_products, parts, strict=True)]
         return torch.cat(vectors, dim=1)
 

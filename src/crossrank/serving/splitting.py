@@ -27,6 +27,7 @@ from crossrank.models.base import Terms
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.deep_terms import Deep
 from crossrank.serving.polynomial import Affine, Polynomial, Sides, thin
+from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 
 
@@ -63,21 +64,30 @@ class Split:
                 self.terms.append(SeparableStacked(terms.below, *deep))
             else:
                 self.terms.append(Stacked(terms.below, *deep))
+        if terms.quadratic is not None:
+            self.terms.append(Quadratic(*terms.quadratic, sides, precision or terms.bias.dtype))
         nobody = terms.bias.new_zeros(0, len(sides.item))
-        self.widths = [len(sides.item), *(term.item(nobody).shape[1] for term in self.terms)]
+        linear = 0 if terms.linear is None else 1
+        self.widths = [len(sides.item), *(term.item(nobody).shape[1] for term in self.terms), linear]
 
     def item(self, v: Tensor) -> Tensor:
-        """The rows of items: (N, I) -> (N, Σ widths)."""
-        return torch.cat([v, *(term.item(v) for term in self.terms)], dim=1)
+        """The rows of items: (N, I) -> (N, Σ widths). What a linear term makes of each comes after v."""
+        v, linear = torch.tensor_split(v, [len(self.sides.item)], dim=1)
+        return torch.cat([v, *(term.item(v) for term in self.terms), linear], dim=1)
 
     def request(self, c: Tensor) -> list[Any]:
-        return [term.request(c) for term in self.terms]
+        """What is known of a request, (C,), and what a linear term makes of it after that."""
+        c, linear = torch.tensor_split(c, [len(self.sides.context)])
+        return [*(term.request(c) for term in self.terms), linear]
 
     def logits(self, request: list[Any], items: Tensor) -> Tensor:
         """A request and the rows of items, (N, Σ widths) -> (N,)"""
-        v, *parts = torch.split(items, self.widths, dim=1)
-        logits = self.bias.expand(len(items))
-        for term, state, known in zip(self.terms, request, parts, strict=True):
+        v, *parts, linear = torch.split(items, self.widths, dim=1)
+        *states, shared = request
+        logits: Tensor = (self.bias + shared.sum()).expand(len(items))
+        if linear.shape[1]:
+            logits = logits + linear[:, 0]
+        for term, state, known in zip(self.terms, states, parts, strict=True):
             logits = logits + term.logits(state, v, known)
         return logits
 
