@@ -174,8 +174,18 @@ class Ranker:
         return [self.rank(context, candidates, **options) for context in contexts]
 
     def index(self, kind: IndexKind = "exact", **options: Any) -> Index:
-        """Find the best items of the whole catalogue by inner products; see :class:`crossrank.serving.index.Index`."""
-        return Index(self, kind, **options)
+        """Find the best items of the whole catalogue by inner products; see :class:`crossrank.serving.index.Index`.
+
+        Args:
+            kind: "exact" or "faiss".
+            options: for "faiss": ``contexts``, requests to measure the recall with; ``k``, how many items it counts;
+                ``recall``, which to reach with as few cells as possible.
+        """
+        return Index.build(self, kind, **options)
+
+    def open_index(self, folder: Path | str) -> Index:
+        """An approximate index that was saved, of the same model and catalogue."""
+        return Index.open(self, folder)
 
     @property
     def loaded(self) -> Catalogue:
