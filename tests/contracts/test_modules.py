@@ -77,6 +77,20 @@ CASES: dict[str, Case] = {
         made("MixtureCrossLayer", DIM, rank=2, num_experts=3, gate="constant", activation="tanh", bias=False), two
     ),
     "SeparableCrossLayer": Case(made("SeparableCrossLayer", DIM, context=[0, 1, 4]), two),
+    "GeneralCrossLayer": Case(made("GeneralCrossLayer", DIM, gate="information"), two),
+    "GeneralCrossLayer all": Case(
+        made(
+            "GeneralCrossLayer",
+            DIM,
+            source="previous",
+            inner="tanh",
+            heads=2,
+            gate="information",
+            context=[1, 2],
+            bias=False,
+        ),
+        two,
+    ),
     "VectorCrossLayer": Case(made("VectorCrossLayer", DIM), two),
     "CrossNetwork": Case(made("CrossNetwork", DIM, num_layers=3), one),
     "CrossNetwork mixture": Case(

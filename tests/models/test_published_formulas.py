@@ -20,6 +20,7 @@ from references.fcn import fcn, qnn_alpha
 from references.final_mlp import final_mlp
 from references.final_net import final_net
 from references.fm import deepfm, fm
+from references.gdcn import gdcn
 from references.mask_net import mask_net
 from references.nfm import nfm
 from references.pnn import pnn
@@ -37,6 +38,10 @@ CASES = [
         )
         for structure in STRUCTURES
         for count in (1, 2)
+    ],
+    *[
+        (gdcn, {"name": "gdcn", "structure": structure, "cross": {"num_layers": 3}, **DEEP}, {"structure": structure})
+        for structure in STRUCTURES
     ],
     *[
         (dcn, {"name": "dcn", "structure": structure, "cross": {"num_layers": 3}, **DEEP}, {"structure": structure})

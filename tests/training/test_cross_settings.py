@@ -25,6 +25,11 @@ SETTINGS = TrainingSettings(
 )
 CROSSES = {
     "separable": {"context": ["user"]},
+    "previous": {"source": "previous"},
+    "inner": {"inner": "relu"},
+    "heads": {"heads": 2, "inner": "relu"},
+    "gate": {"gate": "information"},
+    "all": {"source": "previous", "inner": "tanh", "heads": 2, "gate": "information", "context": ["user"]},
 }
 every_cross = pytest.mark.parametrize("cross", CROSSES.values(), ids=CROSSES)
 

@@ -14,7 +14,14 @@ from crossrank.models.autoint import AutoInt, AutoIntPlus, AutoIntPlusSettings, 
 from crossrank.models.base import Model
 from crossrank.models.cin import CIN, CINSettings
 from crossrank.models.dcn import DCN, DCNSettings
-from crossrank.models.dcn_v2 import DCNV2, CrossNetMixSettings, CrossNetSettings, DCNMixSettings, DCNV2Settings
+from crossrank.models.dcn_v2 import (
+    DCNV2,
+    CrossNetMixSettings,
+    CrossNetSettings,
+    DCNMixSettings,
+    DCNV2Settings,
+    GDCNSettings,
+)
 from crossrank.models.deep_crossing import DeepCrossing, DeepCrossingSettings
 from crossrank.models.deepfm import DeepFM, DeepFMSettings
 from crossrank.models.dlrm import DLRM, DLRMSettings
@@ -50,6 +57,7 @@ class Entry(NamedTuple):
 MODELS = {
     "dcn-v2": Entry(DCNV2, DCNV2Settings, "full-rank cross layers and a deep network, stacked or parallel"),
     "dcn-mix": Entry(DCNV2, DCNMixSettings, "DCN-V2 with mixtures of low-rank experts"),
+    "gdcn": Entry(DCNV2, GDCNSettings, "DCN-V2 whose crosses pass an information gate"),
     "cross-net": Entry(DCNV2, CrossNetSettings, "the cross network of DCN-V2 alone"),
     "cross-net-mix": Entry(DCNV2, CrossNetMixSettings, "the cross network of DCN-Mix alone"),
     "dnn": Entry(DNN, DNNSettings, "a deep network on the embedded features"),

@@ -30,6 +30,12 @@ class DCNMixSettings(DCNV2Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class GDCNSettings(DCNV2Settings):
+    name: str = setting("gdcn", "which model")
+    cross: CrossSettings = setting(CrossSettings(num_layers=3, gate="information"), "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossNetSettings(DCNV2Settings):
     name: str = setting("cross-net", "which model")
     structure: Literal["stacked", "parallel", "cross-only"] = setting("cross-only", "where the deep network stands")
@@ -52,7 +58,8 @@ class DCNV2(Model):
 
     | here        | paper                                         |
     | ----------- | --------------------------------------------- |
-    | ``cross``   | f_cross, L_c layers of Eq. 1, 2, 3 or 4       |
+    | ``cross``   | f_cross, L_c layers of Eq. 1, 2, 3 or 4, or   |
+    |             | with switches (GDCN: an information gate)     |
     | ``deep``    | f_deep, h_{l+1} = f(W_l h_l + b_l)            |
     | ``output``  | w_logit; the bias b is ours                   |
 

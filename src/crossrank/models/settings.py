@@ -10,6 +10,7 @@ from crossrank.config import setting
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.nn.activations import ActivationName
+from crossrank.nn.network import LayerKind
 from crossrank.schema import Feature, InputLayout
 
 
@@ -39,10 +40,17 @@ class CrossSettings:
         None, "rank of a low-rank layer or of each expert; left out, a quarter of the input width"
     )
     num_experts: int = setting(4, "experts of a mixture layer")
-    gate: Literal["softmax", "sigmoid", "constant"] = setting("softmax", "how a mixture layer weighs its experts")
+    gate: Literal["softmax", "sigmoid", "constant", "information"] = setting(
+        "softmax",
+        "how a mixture layer weighs its experts: softmax, sigmoid or constant; or, for a full layer, information: how "
+        "much of each cross passes, σ(V x), as in GDCN",
+    )
     activation: ActivationName | None = setting(
         None, "activation around the middle matrix of each expert (Eq. 4); left out, none"
     )
+    source: Literal["x0", "previous"] = setting("x0", "what a full layer multiplies: x0, or the x before it")
+    inner: ActivationName | None = setting(None, "activation inside the product of a full layer; left out, none")
+    heads: int = setting(1, "matrices of each full layer, whose products are averaged")
     bias: bool = setting(True, "bias inside each cross layer")
     residual: bool = setting(True, "add each cross layer's input to its output")
     num_networks: int = setting(1, "cross networks side by side, their outputs concatenated")
@@ -51,28 +59,29 @@ class CrossSettings:
     )
 
     def __post_init__(self) -> None:
-        for key in ("num_layers", "num_experts", "num_networks"):
+        for key in ("num_layers", "num_experts", "num_networks", "heads"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"model.cross.{key} must be at least 1; got {getattr(self, key)}.")
-        if self.context and self.layer != "full":
-            raise ConfigError(
-                f"model.cross.context is for full cross layers, whose matrix has blocks; got layer={self.layer}.",
-                hint="Set model.cross.layer=full, or leave model.cross.context out.",
-            )
+        for key in (*self.switches, *(["context"] if self.context else [])):
+            if self.layer != "full":
+                raise ConfigError(
+                    f"model.cross.{key}={getattr(self, key)} is for full cross layers; got layer={self.layer}.",
+                    hint=f"Set model.cross.layer=full, or leave model.cross.{key} out.",
+                )
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """What makes a full layer another one than Eq. 1."""
+        values = {"source": self.source, "inner": self.inner, "heads": self.heads}
+        changed = {key: value for key, value in values.items() if value != getattr(CrossSettings, key)}
+        return changed | ({"gate": self.gate} if self.gate == "information" else {})
 
     def network(self, layout: InputLayout) -> CrossNetwork:
         """One cross network as these settings describe it."""
         input_dim = layout.input_dim
         options: dict[str, Any] = {"bias": self.bias, "residual": self.residual}
-        if self.context:
-            places = places_of(layout, self.context, setting="model.cross.context")
-            if len(places) == input_dim:
-                raise ConfigError(
-                    f"model.cross.context must leave columns to the item; got all of them, {listing(self.context)}.",
-                    hint="Name the columns that are the same for all candidates of a request.",
-                )
-            options |= {"context": places}
-            return CrossNetwork(input_dim, num_layers=self.num_layers, layer="separable", **options)
+        layer: LayerKind = "general" if self.switches else "separable" if self.context else self.layer
+        options |= self.switches | ({"context": self._places(layout)} if self.context else {})
         if self.layer == "low_rank":
             options |= {"rank": self.rank or max(1, input_dim // 4)}
         if self.layer == "mixture":
@@ -82,7 +91,17 @@ class CrossSettings:
                 "gate": self.gate,
                 "activation": self.activation,
             }
-        return CrossNetwork(input_dim, num_layers=self.num_layers, layer=self.layer, **options)
+        return CrossNetwork(input_dim, num_layers=self.num_layers, layer=layer, **options)
+
+    def _places(self, layout: InputLayout) -> list[int]:
+        """Where in x0 the context's columns stand."""
+        places = places_of(layout, self.context, setting="model.cross.context")
+        if len(places) == layout.input_dim:
+            raise ConfigError(
+                f"model.cross.context must leave columns to the item; got all of them, {listing(self.context)}.",
+                hint="Name the columns that are the same for all candidates of a request.",
+            )
+        return places
 
 
 def places_of(layout: InputLayout, columns: Sequence[str], *, setting: str) -> list[int]:

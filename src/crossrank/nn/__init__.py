@@ -25,6 +25,7 @@ from crossrank.nn.features import Bag, Features
 from crossrank.nn.field_gate import FieldGate
 from crossrank.nn.fusion import BilinearFusion
 from crossrank.nn.gates import FeatureGate
+from crossrank.nn.general import GeneralCrossLayer
 from crossrank.nn.hashed_crosses import HashedCrosses
 from crossrank.nn.hierarchical_attention import AttentionalAggregation, HierarchicalAttention, TransformerLayer
 from crossrank.nn.linear import Linear, OutputLayer
@@ -58,6 +59,7 @@ __all__ = [
     "FeatureGate",
     "Features",
     "FieldGate",
+    "GeneralCrossLayer",
     "HashedCrosses",
     "HierarchicalAttention",
     "InnerProducts",
