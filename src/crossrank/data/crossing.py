@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.arrays import room_for
 from crossrank.data.cell_codes import CellCodes, CellKeys, Keys
 from crossrank.data.dataset import EncodedDataset, Split
 from crossrank.data.encoder import Encoder
@@ -57,7 +58,7 @@ def write_crossed(dataset: EncodedDataset, crosses: Sequence[Cross], writer: Dat
     known, num_orders = _known(train, cells), 1 if by_time(dataset) else NUM_ORDERS
     with writing(writer.path, DataError):
         file = writer.folder / "statistics"
-        found: Floats = np.memmap(file, np.float32, "w+", shape=(len(train), num_orders, len(crosses), 2))
+        found: Floats = room_for(file, (len(train), num_orders, len(crosses), 2))
         for turn in range(num_orders):
             walks = [OrderedStatistics(len(keys), kind) for keys in known]
             for rows, times in _parts(dataset, turn):

@@ -81,7 +81,14 @@ class CrossSettings:
         input_dim = layout.input_dim
         options: dict[str, Any] = {"bias": self.bias, "residual": self.residual}
         layer: LayerKind = "general" if self.switches else "separable" if self.context else self.layer
-        options |= self.switches | ({"context": self._places(layout)} if self.context else {})
+        options |= self.switches
+        if self.context:
+            options["context"] = places_of(layout, self.context, setting="model.cross.context")
+            if len(options["context"]) == input_dim:
+                raise ConfigError(
+                    f"model.cross.context must leave columns to the item; got all of them, {listing(self.context)}.",
+                    hint="Name the columns that are the same for all candidates of a request.",
+                )
         if self.layer == "low_rank":
             options |= {"rank": self.rank or max(1, input_dim // 4)}
         if self.layer == "mixture":
@@ -92,16 +99,6 @@ class CrossSettings:
                 "activation": self.activation,
             }
         return CrossNetwork(input_dim, num_layers=self.num_layers, layer=layer, **options)
-
-    def _places(self, layout: InputLayout) -> list[int]:
-        """Where in x0 the context's columns stand."""
-        places = places_of(layout, self.context, setting="model.cross.context")
-        if len(places) == layout.input_dim:
-            raise ConfigError(
-                f"model.cross.context must leave columns to the item; got all of them, {listing(self.context)}.",
-                hint="Name the columns that are the same for all candidates of a request.",
-            )
-        return places
 
 
 def places_of(layout: InputLayout, columns: Sequence[str], *, setting: str) -> list[int]:

@@ -11,9 +11,10 @@ import torch
 
 from crossrank.data import EncodedDataset, open_data
 from crossrank.evaluation.findings import initial_spectra
+from crossrank.folders import recover
 from crossrank.models.own import check_model
 from crossrank.runs import Run
-from crossrank.runs.lifecycle import is_interrupted, is_run, making
+from crossrank.runs.lifecycle import is_complete, is_interrupted, is_run, making_run
 from crossrank.schema import Schema
 from crossrank.training.engines import make_engine
 from crossrank.training.finish import finish_run, measured_splits, seeded_model
@@ -73,25 +74,29 @@ def train(
     config = config if isinstance(config, Config) else Config.parse(config or {})
     tracker = find_tracker(track)
     keep_freed_memory()
-    with making(into, resume=resume, overwrite=overwrite) as folder:
+    with making_run(into, resume=resume, overwrite=overwrite) as folder:
         dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)
-        run = Planned(into=into, config=as_made(given, dataset), seed=seed, on_evaluation=on_evaluation)
-        check_splits(dataset, measured_splits(dataset, test))
-        if resume:
-            check_resumed(folder, run, dataset)
-        write_plan(folder, run, dataset)
-        if run.config.model.ensemble > 1:
-            from crossrank.training.ensemble import train_ensemble  # whose members are trained by this function
+        with dataset.verifying():
+            run = Planned(into=into, config=as_made(given, dataset), seed=seed, on_evaluation=on_evaluation)
+            check_splits(dataset, measured_splits(dataset, test))
+            if resume:
+                check_resumed(folder, run, dataset)
+            write_plan(folder, run, dataset)
+            if is_complete(folder):  # it was killed when nothing but its name was missing
+                pass
+            elif run.config.model.ensemble > 1:
+                from crossrank.training.ensemble import train_ensemble  # whose members are trained by this function
 
-            members = {"track": track, "on_evaluation": on_evaluation, "clock": clock}
-            train_ensemble(dataset, run, folder, test=test, progress=progress, **members)
-        else:
-            _train(dataset, run, folder, resume=resume, test=test, progress=progress, clock=clock, tracker=tracker)
+                members = {"track": track, "on_evaluation": on_evaluation, "clock": clock}
+                train_ensemble(dataset, run, folder, test=test, progress=progress, **members)
+            else:
+                _train(dataset, run, folder, resume=resume, test=test, progress=progress, clock=clock, tracker=tracker)
     return Run.open(into)
 
 
 def train_or_resume(data: Any, *, into: Path, **options: Any) -> Run:
     """A run as it stands, or resumed where its training was interrupted, or trained; takes what :func:`train` takes."""
+    recover(into)
     if is_run(into):
         return Run.open(into)
     resume = is_interrupted(into)
@@ -129,7 +134,7 @@ def _train(
         model, rows = seeded_model(run.config, dataset, run.seed), dataset.train
         check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
         initial = initial_spectra(model, dataset.valid)
-        learned = with_class_weights(as_learned(dataset, model), settings)
+        learned = with_class_weights(as_learned(dataset, model, settings.loss), settings)
         engine = make_engine(model, learned, settings, seed=run.seed, clock=clock)
         member, line = engine.members[0], tracker.line
         trainer = Trainer(member, dataset, settings, folder=folder, on_line=line, on_evaluation=run.on_evaluation)
