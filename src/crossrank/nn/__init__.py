@@ -28,6 +28,7 @@ from crossrank.nn.linear import Linear, OutputLayer
 from crossrank.nn.logarithmic import LogarithmicLayer
 from crossrank.nn.mixture import MixtureCrossLayer
 from crossrank.nn.network import CrossNetwork
+from crossrank.nn.pairs import PairProducts
 from crossrank.nn.products import InnerProducts, OuterProducts
 from crossrank.nn.residual import ResidualNetwork
 from crossrank.nn.separable import SeparableCrossLayer
@@ -57,6 +58,7 @@ __all__ = [
     "MixtureCrossLayer",
     "OuterProducts",
     "OutputLayer",
+    "PairProducts",
     "ResidualNetwork",
     "SeparableCrossLayer",
     "TransformerLayer",
