@@ -96,6 +96,9 @@ CASES: dict[str, Case] = {
     "CrossNetwork mixture": Case(
         made("CrossNetwork", DIM, num_layers=2, layer="mixture", rank=2, num_experts=2, activation="tanh"), one
     ),
+    "PairProducts": Case(
+        made("PairProducts", [2, 1, 2, 1]), lambda rows: (torch.arange(36.0).reshape(6, 6) / 36, *two(rows))
+    ),
     "DeepNetwork": Case(made("DeepNetwork", DIM, sizes=[8, 4], activation="tanh"), one),
     "Linear": Case(made("Linear", DIM, 4), one),
     "OutputLayer": Case(made("OutputLayer", DIM), one),

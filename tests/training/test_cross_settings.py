@@ -29,6 +29,8 @@ CROSSES = {
     "inner": {"inner": "relu"},
     "heads": {"heads": 2, "inner": "relu"},
     "gate": {"gate": "information"},
+    "pooled": {"pooled": "first"},
+    "pooled each": {"pooled": "each", "gate": "information", "num_networks": 2},
     "all": {"source": "previous", "inner": "tanh", "heads": 2, "gate": "information", "context": ["user"]},
 }
 every_cross = pytest.mark.parametrize("cross", CROSSES.values(), ids=CROSSES)

@@ -80,7 +80,7 @@ def measure_spectra(model: Model, rows: Split, *, initial: Sequence[Spectrum] = 
     found = []
     for place, weight, seen in matrices(model, rows):
         values, used = (
-            tuple(torch.linalg.svdvals(each).tolist()) for each in (weight.double(), usage(weight, *seen).weight)
+            tuple(torch.linalg.svdvals(each).tolist()) for each in (weight.double(), usage(weight, *seen[:3]).weight)
         )
         found.append(
             Spectrum(values=values, used=used, initial=before.get((place["network"], place["layer"]), ()), **place)

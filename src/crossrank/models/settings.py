@@ -58,6 +58,12 @@ class CrossSettings:
         (), "columns of the context, which then never sees the item (separable layers); left out, all cross all"
     )
 
+    pooled: Literal["none", "first", "each"] = setting(
+        "none",
+        "give the deep network one more number for each pair of features, the sum of its products in the first or in "
+        "each cross layer",
+    )
+
     def __post_init__(self) -> None:
         for key in ("num_layers", "num_experts", "num_networks", "heads"):
             if getattr(self, key) < 1:
@@ -68,6 +74,11 @@ class CrossSettings:
                     f"model.cross.{key}={getattr(self, key)} is for full cross layers; got layer={self.layer}.",
                     hint=f"Set model.cross.layer=full, or leave model.cross.{key} out.",
                 )
+        if self.pooled != "none" and self.layer == "mixture":
+            raise ConfigError(
+                f"model.cross.pooled={self.pooled} reads one matrix of each layer; got layer=mixture.",
+                hint="Set model.cross.layer=full or low_rank, or leave model.cross.pooled out.",
+            )
 
     @property
     def switches(self) -> dict[str, Any]:
