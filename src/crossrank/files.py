@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from crossrank.errors import CrossRankError, RunError
+from crossrank.errors import ConfigError, CrossRankError, RunError
+from crossrank.shapes import checked
+
+DAMAGED = "It is damaged: copy it again, or make it anew."
 
 Read = TypeVar("Read")
 
@@ -39,11 +42,30 @@ def temporary_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.crossrank-partial")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, shape: Any = Any, *, error: type[CrossRankError] = RunError, hint: str = DAMAGED) -> Any:
+    """The content of a JSON file, which has a shape (:mod:`crossrank.shapes`), or an error that names the file."""
+    with _reading(path, error, hint):
+        return checked(shape, json.loads(path.read_text(encoding="utf-8")))
+
+
+def read_json_lines(path: Path, shape: Any = Any) -> list[Any]:
+    """The same of a file with a value in each line."""
+    with _reading(path, RunError, DAMAGED):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [checked(shape, json.loads(line), f"line {number}") for number, line in enumerate(lines, 1)]
+
+
+@contextlib.contextmanager
+def _reading(path: Path, error: type[CrossRankError], hint: str) -> Iterator[None]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} must be readable JSON; {error}.", hint="The folder is damaged: train again.") from None
+        if path.exists() and not path.is_file():
+            raise OSError("it is not a file")  # but a folder, or a device, whose end may never come
+        yield
+    except ConfigError as problem:
+        raise error(f"{path} is not what it must be: {problem.message}", hint=hint) from None
+    except (OSError, ValueError, RecursionError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
+        raise error(f"{path} must be readable JSON; got: {reason}.", hint=hint) from None
 
 
 def write_tensors(path: Path, save: Callable[[Any, Path], None], tensors: Any) -> None:
@@ -110,6 +132,10 @@ class Contents:
                 raise self.error(f"{file} must be readable; got: {problem.strerror}.", hint=self.hint) from None
             if found != expected:
                 raise self.error(f"{self.folder} is damaged: {name} is not what was written.", hint=self.hint)
+
+    def read_json(self, name: str, shape: Any = Any) -> Any:
+        """The content of a JSON file, as :func:`read_json` has it."""
+        return self.read(name, lambda file: read_json(file, shape, error=self.error, hint=self.hint))
 
     def read(self, name: str, read: Callable[[Path], Read]) -> Read:
         """What a function reads of a file, or of a folder of files, if it is still the one that was there."""

@@ -118,13 +118,13 @@ def test_a_folder_that_is_no_dataset_is_refused(copy, tmp_path):
     (copy / "manifest.json").write_text(
         json.dumps({key: manifest[key] for key in ("format", "splits")} | {"format_version": 1})
     )
-    with pytest.raises(DataError, match="must have 'arrays'; it is missing"):
+    with pytest.raises(DataError, match="'arrays' must be given; it is missing"):
         EncodedDataset.open(copy)
     _change_manifest(copy, format="something else")
     with pytest.raises(DataError, match="must be an encoded dataset"):
         EncodedDataset.open(copy)
     (copy / "manifest.json").write_text("{")
-    with pytest.raises(DataError, match="must be JSON"):
+    with pytest.raises(DataError, match="must be readable JSON"):
         EncodedDataset.open(copy)
     (copy / "manifest.json").unlink()
     with pytest.raises(DataError, match=r"got a folder without manifest\.json\. Make one with: crossrank prepare"):

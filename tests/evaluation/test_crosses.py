@@ -10,12 +10,13 @@ import torch
 
 from crossrank.evaluation.crosses import explain, measure_crosses
 from crossrank.models import build_model, parse_model_settings
-from crossrank.nn import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn import CrossLayer, GeneralCrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
 
 LAYERS = {
     "full": {"layer": "full"},
     "low_rank": {"layer": "low_rank", "rank": 3},
     "mixture": {"layer": "mixture", "rank": 2, "num_experts": 3, "gate": "sigmoid", "activation": "tanh"},
+    "general": {"source": "previous", "inner": "tanh", "heads": 2, "gate": "information", "context": ["user", "hour"]},
 }
 
 
@@ -45,6 +46,48 @@ def test_the_matrix_of_a_mixture_is_its_mean_slope_with_the_gates_held(gate, act
 
         expected += torch.autograd.functional.jacobian(inner, row) / len(xl)
     torch.testing.assert_close(layer.matrix(xl), expected)
+
+
+@pytest.mark.parametrize("gate", [None, "information"])
+@pytest.mark.parametrize("inner", [None, "tanh"])
+def test_the_matrix_of_a_general_layer_is_its_mean_slope_with_the_gates_held(gate, inner) -> None:
+    torch.manual_seed(0)
+    layer = GeneralCrossLayer(5, heads=3, gate=gate, inner=inner, context=[1, 2]).double()
+    torch.nn.init.normal_(layer.bias)
+    xl = torch.randn(7, 5, dtype=torch.float64)
+    expected = torch.zeros(5, 5, dtype=torch.float64)
+    allowed = torch.ones(5, 5, dtype=torch.float64).index_fill_(0, torch.tensor([1, 2]), 0)
+    allowed[1:3, 1:3] = 1
+    for row in xl:
+        for m in range(3):
+            held = torch.ones(5) if gate is None else (layer.gate.weight[5 * m : 5 * m + 5] * allowed @ row).sigmoid()
+
+            def inside(x, m=m, held=held):
+                z = layer.weight[m] * allowed @ x + layer.bias[m]
+                return held * (torch.tanh(z) if inner else z)
+
+            expected += torch.autograd.functional.jacobian(inside, row) / (3 * len(xl))
+    torch.testing.assert_close(layer.matrix(xl), expected)
+
+
+@torch.no_grad()
+def test_the_strength_of_a_deeper_layer_is_of_products_with_the_previous_x_where_that_is_its_source(dataset) -> None:
+    torch.manual_seed(1)
+    settings = {"name": "cross-net", "embedding": {"dim": 3}, "cross": {"source": "previous"}}
+    model = build_model(parse_model_settings(settings), dataset.features)
+    features = next(iter(dataset.valid.batches(4096, seed=0))).features
+    first, second = model.cross_networks()[0].layers
+    x0 = model.embedding(features)
+    x1 = first(x0, x0)
+    centred = x1 - x1.mean(dim=0)
+    w, i, j = second.weight[0], model.layout["country"].slice, model.layout["language"].slice
+    head = model.output.weight[0]
+    moved = ((head * centred)[:, i] * (centred[:, j] @ w[i, j].T)).sum(dim=1)
+    moved += ((head * centred)[:, j] * (centred[:, i] @ w[j, i].T)).sum(dim=1)
+    with torch.enable_grad():
+        found = {cross.features: cross for cross in measure_crosses(model, dataset.valid) if cross.layer == 2}
+    pair = found.get(("country", "language")) or found["language", "country"]
+    assert pair.strength == pytest.approx(moved.square().mean().sqrt().item(), rel=1e-4)
 
 
 def test_the_matrix_of_the_other_layers_is_what_they_multiply_with() -> None:

@@ -39,6 +39,9 @@ def row(clicks):
         {"name": "cross-net", "cross": {"num_layers": 4}},
         {"name": "cross-net", "cross": {"layer": "low_rank", "rank": 4, "num_networks": 2}},
         {"name": "cross-net-mix", "cross": {"layer": "mixture", "activation": "tanh", "gate": "sigmoid"}},
+        {"name": "cross-net", "cross": {"source": "previous", "num_layers": 3}},
+        {"name": "cross-net", "cross": {"gate": "information", "inner": "tanh", "heads": 2}},
+        {"name": "cross-net", "cross": {"context": ["user", "hour"]}},
         {"name": "dcn", "structure": "cross-only"},
         {"name": "dcn-v2", "deep": {"sizes": []}},
     ],
@@ -158,6 +161,8 @@ def test_a_cross_of_three_is_shared_equally_by_its_pairs() -> None:
         {"deep": {"sizes": [6]}},
         {"structure": "parallel", "deep": {"sizes": [6]}, "cross": {"layer": "mixture", "rank": 2, "gate": "sigmoid"}},
         {"name": "cross-net-mix", "cross": {"layer": "mixture", "rank": 2, "activation": "relu"}},
+        {"name": "gdcn", "deep": {"sizes": [6]}},
+        {"name": "cross-net", "cross": {"source": "previous", "inner": "relu", "context": ["user", "hour"]}},
     ],
     ids=str,
 )
@@ -184,7 +189,8 @@ def logit_without(run, row, left: str, right: str) -> float:
         output = layer(x0, crossed)
         for one, two in {(left, right), (right, left)}:
             i, j = model.layout[one].slice, model.layout[two].slice
-            output[i] -= (x0 - mean)[i] * (weight[i, j] @ (crossed - average)[j])
+            factor = crossed - average if getattr(layer, "source", "x0") == "previous" else x0 - mean
+            output[i] -= factor[i] * (weight[i, j] @ (crossed - average)[j])
         crossed, true, average = output, layer(x0, true), layer(mean, average)
     final = crossed
     if model.structure == "stacked":

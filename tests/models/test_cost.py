@@ -57,6 +57,13 @@ FORMULAS = {  # settings: embedding, interaction, deep, output; each (parameters
         dense(D, 8, H),
         (D + H + 1, D + H),
     ),
+    "gated crosses": (
+        {"name": "gdcn", "structure": "parallel", "cross": {"num_layers": 2, "heads": 3}, **DEEP},
+        (TABLE, 0),
+        (2 * (2 * 3 * D * D + 3 * D), 2 * (2 * 3 * D * D + 3 * D + D)),  # … the gate's product, then x0's
+        dense(D, 8, H),
+        (D + H + 1, D + H),
+    ),
     "dcn": (
         {"name": "dcn", "cross": {"num_layers": 3}, **DEEP},
         (TABLE, 0),

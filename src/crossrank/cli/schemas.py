@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossrank.cli.app import Encoding, Json, OnBadLine, Overwrite, Separator, app, out, say, table_of
+from crossrank.cli.app import Encoding, Json, OnBadLine, Overwrite, Separator, app, new_path, out, say, table_of
 from crossrank.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ EXAMPLES = 3
 def schema(
     source: Annotated[list[Path], typer.Argument(help="A table (csv, tsv, parquet), or folders of them.")],
     label: Annotated[str | None, typer.Option(help="The label's name, where it is not a usual one.")] = None,
-    into: Annotated[Path | None, typer.Option(help="The JSON file to write the draft to.")] = None,
+    into: Annotated[Path | None, new_path("The JSON file to write the draft to.")] = None,
     given: Annotated[Path | None, typer.Option("--schema", help="Check this schema instead of drafting one.")] = None,
     separator: Separator = None,
     encoding: Encoding = None,

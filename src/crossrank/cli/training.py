@@ -19,6 +19,7 @@ from crossrank.cli.app import (
     Sets,
     app,
     interruptible,
+    new_path,
     out,
     same_command,
     say,
@@ -37,7 +38,7 @@ STILL_IMPROVING = (
 
 @app.command(epilog="Example: crossrank demo --into runs/demo")
 def demo(
-    into: Annotated[Path, typer.Option(help="The folder to make.")] = Path("runs/demo"),
+    into: Annotated[Path, new_path("The folder to make.")] = Path("runs/demo"),
     rows: Annotated[int, typer.Option(help="Rows of the generated click log.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Of the click log and of the models.")] = 0,
     overwrite: Overwrite = False,
@@ -64,7 +65,7 @@ def demo(
 
 @app.command(epilog="Example: crossrank prepare clicks.csv --schema schema.json --into data/clicks")
 def prepare(
-    into: Annotated[Path, typer.Option(help="The dataset folder to make.")],
+    into: Annotated[Path, new_path("The dataset folder to make.")],
     sources: Annotated[
         list[Path] | None, typer.Argument(help="Tables (csv, tsv, parquet), or folders of them.", show_default=False)
     ] = None,
@@ -119,7 +120,7 @@ def prepare(
 
 @app.command(epilog="Example: crossrank train clicks.csv --into runs/first --set model.cross.num_layers=3 --seeds 5")
 def train(
-    into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    into: Annotated[Path, new_path("The run folder to make.")],
     data: Annotated[
         Path | None,
         typer.Argument(help="A dataset made by `prepare`, or a table (csv, tsv, parquet).", show_default=False),

@@ -12,22 +12,21 @@ train/                            orders.npy, where crosses have statistics: the
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Generator, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
 from crossrank.data.arrays import map_array
-from crossrank.data.batches import Batch, ShuffledOrder, prefetch
+from crossrank.data.batches import Batch, GroupedOrder, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
 from crossrank.data.splits import SPLITS
 from crossrank.data.verification import AGAIN, Verification
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
-from crossrank.files import Contents, is_as_written
+from crossrank.files import Contents, is_as_written, read_json
 from crossrank.folders import is_marked, recover
 from crossrank.schema import Feature, Schema
 
@@ -40,6 +39,7 @@ MANIFEST = "manifest.json"
 WINDOW_BYTES = 2**30
 BLOCK_BYTES = 2**19
 PREFETCHED_BATCHES = 3
+PREPARE_AGAIN = "It is damaged: prepare the dataset again."
 
 
 class Split:
@@ -99,6 +99,7 @@ class Split:
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        by_group: bool = False,
     ) -> Iterator[Batch]:
         """The rows of an epoch in batches, prepared ahead by one thread.
 
@@ -113,16 +114,24 @@ class Split:
             drop_last: leave out the last batches if they are not full.
             rank: which share of each step to yield.
             world_size: how many ranks share the rows.
+            by_group: keep the rows of a group in one batch; batches then have other sizes, up to twice ``batch_size``,
+                and none is left out (:class:`~crossrank.data.batches.GroupedOrder`).
         """
         if batch_size < 1 or not 0 <= rank < world_size:
             raise ConfigError(
                 f"batch_size must be at least 1 and rank below world_size; got {batch_size}, {rank} and {world_size}."
             )
         count = self.num_batches(batch_size, drop_last=drop_last, world_size=world_size)
-        order = None if seed is None else self.order(seed, epoch)
+        order = None if seed is None or by_group else self.order(seed, epoch)
+        key = None if seed is None else (seed, epoch)
+        pace = (batch_size, count * world_size)
+        grouped = GroupedOrder(self.groups, *pace, key=key, window=self._window()) if by_group else None
 
         def make() -> Generator[Batch]:
             for number in range(start_batch, count):
+                if grouped is not None:
+                    yield Batch.of(self.rows.take(grouped.rows(number * world_size + rank), epoch=epoch))
+                    continue
                 first = number * batch_size * world_size
                 size = min(batch_size * world_size, self.num_rows - first)
                 start, stop = (first + size * share // world_size for share in (rank, rank + 1))
@@ -135,11 +144,15 @@ class Split:
 
     def order(self, seed: int, epoch: int) -> ShuffledOrder:
         """The order of the rows in an epoch, the same on every device and machine."""
+        window_rows, block_rows = self._window()
+        return ShuffledOrder(self.num_rows, seed=seed, epoch=epoch, window_rows=window_rows, block_rows=block_rows)
+
+    def _window(self) -> tuple[int, int]:
+        """The rows that are shuffled together, and those of a block."""
         arrays = [self.categorical, self.numeric, self.labels, *(array for bag in self.bags for array in bag)]
         row_bytes = max(sum(array.nbytes for array in arrays) // max(self.num_rows, 1), 1)
         window_rows = max(self.window_bytes // row_bytes, 1)
-        block_rows = min(max(BLOCK_BYTES // row_bytes, 1), window_rows)
-        return ShuffledOrder(self.num_rows, seed=seed, epoch=epoch, window_rows=window_rows, block_rows=block_rows)
+        return window_rows, min(max(BLOCK_BYTES // row_bytes, 1), window_rows)
 
     def take(self, rows: Positions) -> Batch:
         """Any rows, in the given order, as a batch."""
@@ -272,27 +285,40 @@ def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not (path / MANIFEST).is_file():
         got = "a file" if path.is_file() else "a folder without manifest.json" if path.is_dir() else "no such folder"
         table = path if path.is_file() else "TABLE"
         hint = f"Make one with: crossrank prepare {table} --into data/{path.stem}"
-        raise DataError(f"{path} must be an encoded dataset; got {got}.", hint=hint) from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}/manifest.json must be JSON; {error}.", hint="Prepare the dataset again.") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(f"{path} must be an encoded dataset; got {got}.", hint=hint)
+    about = read_json(path / MANIFEST, dict[str, Any], error=DataError, hint=PREPARE_AGAIN)
+    if about.get("format") != FORMAT:
         raise DataError(f"{path} must be an encoded dataset; its manifest.json says otherwise.")
-    if manifest.get("format_version") != FORMAT_VERSION:
+    if about.get("format_version") != FORMAT_VERSION:
         raise DataError(
-            f"The dataset {path} must have format version {FORMAT_VERSION}; got {manifest.get('format_version')!r}.",
+            f"The dataset {path} must have format version {FORMAT_VERSION}; got {about.get('format_version')!r}.",
             hint="It was written by another version of crossrank; prepare it again.",
         )
-    for key in ("splits", "arrays", "encoder", "fingerprint"):
-        if key not in manifest:
-            raise DataError(
-                f"{path}/manifest.json must have '{key}'; it is missing.", hint="Prepare the dataset again."
-            )
+    manifest: dict[str, Any] = read_json(path / MANIFEST, _Written, error=DataError, hint=PREPARE_AGAIN)
     if not is_as_written(manifest):
         raise DataError(f"{path} is damaged: {MANIFEST} is not what was written.", hint=AGAIN)
     return manifest
+
+
+class _Rows(TypedDict):
+    rows: int
+
+
+class _Array(TypedDict):
+    dtype: Literal["<u4", "<f4", "<i8"]
+    shape: list[int]
+    checksum: str
+
+
+class _Written(TypedDict):
+    """manifest.json"""
+
+    splits: dict[str, _Rows]
+    arrays: dict[str, _Array]
+    encoder: dict[str, str]
+    fingerprint: str
+    split: NotRequired[dict[str, Any]]

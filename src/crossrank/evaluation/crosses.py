@@ -21,14 +21,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from crossrank.data import Split
 from crossrank.models import Model
-from crossrank.nn import Features
+from crossrank.nn import BaseCrossLayer, Features
 from crossrank.results import Cross
 from crossrank.schema import InputLayout
 
@@ -115,11 +115,15 @@ def sample(rows: Split) -> Features:
 
 
 def trace(model: Model, features: Features) -> dict[nn.Module, tuple[Tensor, Tensor, Tensor]]:
-    """For each layer that tells its matrix: x0, x_l, the gradient of each row's logit by its output; each (B, D)."""
+    """For each layer that tells its matrix: x0, x_l, the gradient of each row's logit by its output; each (B, D).
+
+    A layer that multiplies something else than x0 says so (``factor``); that stands in its place.
+    """
     seen: dict[nn.Module, tuple[Tensor, Tensor, Tensor]] = {}
 
     def remember(layer: nn.Module, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        seen[layer] = (*inputs, output)
+        x0, xl = inputs
+        seen[layer] = (cast(BaseCrossLayer, layer).factor(x0, xl), xl, output)
 
     layers = [layer for _, _, layer in model.cross_layers() if getattr(layer, "tells_matrix", False)]
     hooks = [layer.register_forward_hook(remember) for layer in layers]

@@ -220,21 +220,23 @@ def _by_removal(model: Model, x0: Tensor, mean: Tensor) -> _Parts:
     for some in torch.arange(len(left)).split(REMOVED_AT_ONCE):  # type: ignore[no-untyped-call]
         i, j = left[some], right[some]
         hooks = [
-            layer.register_forward_hook(_remover(*matrices[layer], mean, owners[i], owners[j])) for layer in layers
+            layer.register_forward_hook(_remover(layer, *matrices[layer], mean, owners[i], owners[j]))
+            for layer in layers
         ]
         pairs[i, j] = logit - _with_hooks(model, x0.expand(len(some), -1), hooks)
     return _Parts(base, alone, pairs)
 
 
-def _remover(weight: Tensor, mean_xl: Tensor, mean: Tensor, left: Tensor, right: Tensor) -> Any:
+def _remover(layer: Any, weight: Tensor, mean_xl: Tensor, mean: Tensor, left: Tensor, right: Tensor) -> Any:
     """A hook that takes the products of features i and j out of a layer's output; masks (P, D) say which."""
 
     def remove(_: nn.Module, inputs: tuple[Tensor, Tensor], output: Tensor) -> Tensor:
-        u, v = inputs[0] - mean, inputs[1] - mean_xl  # (P, D)
+        u, v = layer.factor(*inputs) - layer.factor(mean, mean_xl), inputs[1] - mean_xl  # (P, D)
         one_way = left * u * ((right * v) @ weight.T)
         other_way = right * u * ((left * v) @ weight.T)
         twice = (left * right).any(dim=1, keepdim=True)  # a feature with itself has one block only
-        return output - one_way - torch.where(twice, 0.0, other_way)
+        left_over: Tensor = output - one_way - torch.where(twice, 0.0, other_way)
+        return left_over
 
     return remove
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from crossrank.config import differences, flatten
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError
-from crossrank.evaluation.metrics import CRITERIA
+from crossrank.evaluation.metrics import badness
 from crossrank.schema import Schema
 from crossrank.training import Config, train
 from crossrank.training.plan import as_made
@@ -130,10 +130,10 @@ def _next(chance: random.Random, trials: list[Trial], knobs: Mapping[str, tuple[
 def _try(config: Config, dataset: EncodedDataset, folder: Path, seed: int, earlier: list[Trial], ends: float) -> Trial:
     """Train with a setting as long as it may still become the best."""
     started, losses = time.monotonic(), [float("inf")]
-    pairwise, kind = config.training.loss == "pairwise", dataset.schema.label.kind
+    criterion = config.training.criterion(dataset.schema.label.kind)
 
     def look(step: int, metrics: dict[str, Any]) -> None:
-        losses.append(-metrics["grouped_auc"] if pairwise else metrics[CRITERIA[kind]])
+        losses.append(badness(metrics, criterion))
         now = time.monotonic()
         if earlier and ((now - started > earlier[0].seconds and min(losses) > earlier[0].loss) or now > ends):
             raise _Enough

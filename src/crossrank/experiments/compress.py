@@ -122,8 +122,11 @@ def compress(
 
 
 def _check(run: Run, rank: int | str, dataset: EncodedDataset | None) -> None:
-    if run.model.num_outputs > 1:
-        raise ConfigError(f"Only models of one logit can be compressed; got several classes in {run.path}.")
+    if run.schema.label.kind in ("classes", "grade"):
+        raise ConfigError(
+            "A model is compressed whose label has two classes or is a number; got the kind "
+            f"{run.schema.label.kind} in {run.path}."
+        )
     layers = [layer for _, _, layer in run.model.cross_layers()]
     chosen = run.config["model"].get("cross", {}).get("layer")  # what a narrower model is built from
     if chosen != "full" or not all(type(layer) is CrossLayer for layer in layers):

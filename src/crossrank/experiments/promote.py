@@ -113,8 +113,10 @@ def promote(
     run, into = run if isinstance(run, Run) else Run.open(run), Path(into)
     if seeds < 1 or most < 1:
         raise ConfigError(f"seeds and most must be at least 1; got {seeds} and {most}.")
-    if run.schema.label.kind == "classes":
-        raise ConfigError("A run is promoted whose label has two classes or is a number; got one of several classes.")
+    if run.schema.label.kind in ("classes", "grade"):
+        raise ConfigError(
+            f"A run is promoted whose label has two classes or is a number; got the kind {run.schema.label.kind}."
+        )
     config, devices = Config.parse(run.config), range(torch.cuda.device_count())
     with writing(into, RunError), locked(into, RunError), torch.random.fork_rng(devices=devices):
         folder = claim(into, resume=False, overwrite=overwrite)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, RunError
-from crossrank.evaluation.metrics import CRITERIA
+from crossrank.evaluation.metrics import CRITERIA, badness
 from crossrank.experiments.space import Space
 from crossrank.files import is_as_written, read_json, signed, write_json
 from crossrank.folders import partial_of
@@ -226,7 +226,7 @@ class _Attempt:
         elif isinstance(ended, Exception):
             raise ended
         else:
-            score = ended.report["valid"][self.criterion]
+            score = badness(ended.report["valid"], self.criterion)
         trial = Trial(
             number=self.task.number,
             values=self.values,
@@ -263,4 +263,4 @@ def _train(attempts: Sequence[_Attempt]) -> None:
 def _curve(journal: Path, criterion: str) -> list[float]:
     text = journal.read_text(encoding="utf-8") if journal.is_file() else ""
     lines = map(json.loads, text[: text.rfind("\n") + 1].splitlines())  # a kill may have cut the last line
-    return [line["valid"][criterion] for line in lines if "valid" in line]
+    return [badness(line["valid"], criterion) for line in lines if "valid" in line]

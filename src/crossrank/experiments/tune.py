@@ -27,7 +27,7 @@ from crossrank.config import differences
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, MissingExtraError, RunError
 from crossrank.evaluation import evaluate
-from crossrank.evaluation.metrics import CRITERIA
+from crossrank.evaluation.metrics import CRITERIA, badness
 from crossrank.experiments.figures import check_plots, save_figure
 from crossrank.experiments.leaderboard import (
     Finalist,
@@ -241,7 +241,7 @@ class _Search:
         reports = [report for part in self.each(_train_finalist, jobs) for report in part]
         finalists = []
         for i, trial in enumerate(front):
-            spread = _spread([report[self.criterion] for report in reports[i * seeds : (i + 1) * seeds]])
+            spread = _spread([badness(report, self.criterion) for report in reports[i * seeds : (i + 1) * seeds]])
             finalists.append(Finalist(trial, spread["mean"], spread["deviation"], seeds))
         return choose(finalists)
 

@@ -2,8 +2,8 @@
 
 Parameters are those of the model built for its shapes alone (:func:`~crossrank.models.build.build_shapes`).
 Multiply-adds are the scalar multiplications that one more row causes: matrix products (a multiplication and an addition
-for each term) and elementwise products, counted while the model runs on shapes alone. Sums, lookups and activation
-functions are left out, as the literature does.
+for each term) and elementwise products, counted while the model runs on shapes alone. Sums, lookups, activation
+functions and layer norms are left out, as the literature does.
 """
 
 from __future__ import annotations

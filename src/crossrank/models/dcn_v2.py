@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.config import setting
-from crossrank.models.base import Model, Terms
+from crossrank.models.base import Model, Terms, path_logits
 from crossrank.models.settings import CrossSettings, DeepSettings, ModelSettings
 from crossrank.nn import OutputLayer
 from crossrank.schema import InputLayout
@@ -27,6 +27,12 @@ class DCNV2Settings(ModelSettings):
 class DCNMixSettings(DCNV2Settings):
     name: str = setting("dcn-mix", "which model")
     cross: CrossSettings = setting(CrossSettings(layer="mixture"), "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GDCNSettings(DCNV2Settings):
+    name: str = setting("gdcn", "which model")
+    cross: CrossSettings = setting(CrossSettings(num_layers=3, gate="information"), "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,11 +58,13 @@ class DCNV2(Model):
 
     | here        | paper                                         |
     | ----------- | --------------------------------------------- |
-    | ``cross``   | f_cross, L_c layers of Eq. 1, 2, 3 or 4       |
+    | ``cross``   | f_cross, L_c layers of Eq. 1, 2, 3 or 4, or   |
+    |             | with switches (GDCN: an information gate)     |
     | ``deep``    | f_deep, h_{l+1} = f(W_l h_l + b_l)            |
     | ``output``  | w_logit; the bias b is ours                   |
 
-    Several cross networks are concatenated before they go on ("concatenating cross layers", section 8).
+    Several cross networks are concatenated before they go on ("concatenating cross layers", section 8). Beside each
+    other, each network is a path with a head of its own (``training.heads``).
 
     Shape: features of B rows -> (B,).
     Cost: per row and network L_c D² multiply-adds for full layers, 2 L_c D R K for a mixture, plus the deep network.
@@ -70,24 +78,26 @@ class DCNV2(Model):
         input_dim = layout.input_dim
         crossed_dim = settings.cross.num_networks * input_dim
         self.structure = settings.structure
-        self.cross = nn.ModuleList(settings.cross.network(input_dim) for _ in range(settings.cross.num_networks))
+        self.cross = nn.ModuleList(settings.cross.network(layout) for _ in range(settings.cross.num_networks))
         final_dim = crossed_dim
         if self.structure != "cross-only":
             self.deep = settings.deep.network(crossed_dim if self.structure == "stacked" else input_dim)
             final_dim = self.deep.output_dim + (crossed_dim if self.structure == "parallel" else 0)
         self.output = OutputLayer(final_dim)
 
-    def logits(self, x0: Tensor) -> Tensor:
-        parts = [network(x0) for network in self.cross]
-        crossed = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]  # (B, num_networks D)
+    def _paths(self, x0: Tensor) -> list[Tensor]:
+        """What stands side by side under the output layer: each cross network and the deep one, or that alone."""
+        crossed: list[Tensor] = [network(x0) for network in self.cross]  # (B, D) each
         if self.structure == "stacked":
-            final = self.deep(crossed)  # (B, H)
-        elif self.structure == "parallel":
-            final = torch.cat([crossed, self.deep(x0)], dim=-1)  # (B, num_networks D + H)
-        else:
-            final = crossed
-        logits: Tensor = self.output(final)  # (B,)
+            return [self.deep(_joined(crossed))]  # (B, H)
+        return [*crossed, self.deep(x0)] if self.structure == "parallel" else crossed
+
+    def logits(self, x0: Tensor) -> Tensor:
+        logits: Tensor = self.output(_joined(self._paths(x0)))  # (B,)
         return logits
+
+    def head_logits(self, x0: Tensor) -> Tensor:
+        return path_logits(self.output, self._paths(x0))
 
     def terms(self) -> Terms:
         networks: list[Any] = list(self.cross)
@@ -98,3 +108,8 @@ class DCNV2(Model):
         *parts, last = torch.split(weight, [width] * len(networks) + [len(weight) - width * len(networks)])
         deep = (self.deep, last) if self.structure == "parallel" else None
         return Terms(bias, list(zip(networks, parts, strict=True)), deep)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """(B, H_m) each -> (B, Σ H_m)"""
+    return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]

@@ -73,6 +73,10 @@ class BaseCrossLayer(nn.Module):
     def tells_matrix(self) -> bool:
         return type(self).matrix is not BaseCrossLayer.matrix
 
+    def factor(self, x0: Tensor, xl: Tensor) -> Tensor:
+        """What the layer multiplies, x0 in most; what is said of its matrix is said of products with this."""
+        return x0
+
     def project(self, xl: Tensor) -> Tensor:
         """All that the layer reads of xl, a linear map. Shape: (..., D) -> (..., Z)."""
         raise ConfigError(f"A cross layer that is taken apart must project; {type(self).__name__} does not say how.")

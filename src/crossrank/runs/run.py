@@ -35,12 +35,23 @@ from torch import Tensor
 from crossrank.data import Encoder
 from crossrank.data.any_rows import encode_any
 from crossrank.errors import RunError
-from crossrank.files import Contents, checksum, is_as_written, read_json, signed, stamp, write_json, write_tensors
+from crossrank.files import (
+    Contents,
+    checksum,
+    is_as_written,
+    read_json,
+    read_json_lines,
+    signed,
+    stamp,
+    write_json,
+    write_tensors,
+)
 from crossrank.folders import partial_of, recover
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.base import answers_of
 from crossrank.nn import Features
 from crossrank.results import Cross, Spectrum
+from crossrank.runs import written
 from crossrank.runs.lifecycle import is_run
 from crossrank.runs.origin import origin
 from crossrank.schema import Schema
@@ -88,13 +99,13 @@ class Run:
         if not is_run(path):
             raise RunError(f"{path} must be a run folder; it has no run.json.", hint=_instead(path))
         opened = stamp(path / "run.json")
-        info = read_json(path / "run.json")
-        if info.get("format_version") != FORMAT_VERSION:
+        version = read_json(path / "run.json", dict[str, Any]).get("format_version")
+        if version != FORMAT_VERSION:
             raise RunError(
-                f"{path} must have run format {FORMAT_VERSION}; got {info.get('format_version')!r}.",
+                f"{path} must have run format {FORMAT_VERSION}; got {version!r}.",
                 hint="It was written by a newer crossrank: upgrade, or train again.",
             )
-        run = cls(path, info)
+        run = cls(path, read_json(path / "run.json", written.Info))
         try:
             if verify:
                 run.verify()
@@ -118,7 +129,8 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return dict(self._files.read("config.json", read_json))
+        config: dict[str, Any] = self._files.read_json("config.json", written.Settings)
+        return config
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -142,44 +154,51 @@ class Run:
     @property
     def report(self) -> dict[str, Any]:
         """The final metrics by split, and what the model costs."""
-        return dict(self._files.read("report.json", read_json))
+        report: dict[str, Any] = self._files.read_json("report.json", written.Report)
+        return report
 
     @property
     def crosses(self) -> list[Cross]:
         """The strength of each pair of features; empty for a model without cross layers."""
-        return [Cross.from_dict(pair) for pair in self.optional("crosses.json").get("pairs", [])]
+        return [Cross.from_dict(pair) for pair in self.optional("crosses.json", written.Crosses).get("pairs", [])]
 
     @property
     def unexplained(self) -> list[str]:
         """Sentences about cross layers whose crosses cannot be told; mostly there are none."""
-        return list(self.optional("crosses.json").get("unexplained", []))
+        return list(self.optional("crosses.json", written.Crosses).get("unexplained", []))
 
     @property
     def curves(self) -> dict[str, Any]:
         """What a report draws of the answers to the test rows, and intervals of their metrics; empty without any."""
-        return self.optional("curves.json")
+        return self.optional("curves.json", written.Curves)
 
     @property
     def importance(self) -> list[dict[str, Any]]:
         """How much the criterion rises when a feature is shuffled, strongest first; empty for a run that lacks it."""
-        return list(self.optional("importance.json").get("features", []))
+        return list(self.found_importance.get("features", []))
+
+    @property
+    def found_importance(self) -> dict[str, Any]:
+        """The same with what it was measured on, and how answers move with values; empty for a run that lacks it."""
+        return self.optional("importance.json", written.Importance)
 
     @property
     def spectrum(self) -> list[Spectrum]:
         """The singular values of each cross layer; empty for a model without cross layers."""
-        return [Spectrum.from_dict(layer) for layer in self.optional("spectrum.json").get("layers", [])]
+        return [
+            Spectrum.from_dict(layer) for layer in self.optional("spectrum.json", written.Spectra).get("layers", [])
+        ]
 
-    def optional(self, name: str) -> dict[str, Any]:
+    def optional(self, name: str, shape: Any) -> dict[str, Any]:
         """The content of a JSON file that not every run has; empty where it has none."""
         known = self.info.get("records")  # older runs do not list them
         there = (self.path / name).is_file() if known is None else name in known
-        return dict(self._files.read(name, read_json)) if there else {}
+        return dict(self._files.read_json(name, shape)) if there else {}
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        text = self._files.read("metrics.jsonl", lambda file: file.read_text(encoding="utf-8"))
-        return [json.loads(line) for line in text.splitlines()]
+        return self._files.read("metrics.jsonl", lambda file: read_json_lines(file, written.Line))
 
     def encode(self, source: Any, **table_options: Any) -> Iterator[Features]:
         """Raw rows as batches of features: one dictionary or a list of them, a data frame, or a path to tables."""

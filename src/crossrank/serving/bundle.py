@@ -13,15 +13,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from crossrank.data.encoder import Encoder
-from crossrank.errors import BundleError, listing
-from crossrank.files import Contents, checksum, is_as_written, signed, write_json
+from crossrank.errors import BundleError
+from crossrank.files import Contents, checksum, is_as_written, read_json, signed, write_json
 from crossrank.folders import MARK, is_marked, recover
 
 FORMAT, FORMAT_VERSION = "crossrank bundle", 1
@@ -60,16 +59,14 @@ class Bundle:
                 f"{path} must be a bundle; it has no {MANIFEST} beside a {GRAPH}.",
                 hint="Bundles are made by: crossrank export",
             )
-        manifest = bundle_json(path / MANIFEST)
-        bundle = cls(path, manifest if isinstance(manifest, dict) else {})
-        found = bundle.manifest.get("format"), bundle.manifest.get("format_version")
+        about = read_json(path / MANIFEST, dict[str, Any], error=BundleError, hint=EXPORT_AGAIN)
+        found = about.get("format"), about.get("format_version")
         if found != (FORMAT, FORMAT_VERSION):
             raise BundleError(
                 f"{path} must be a {FORMAT} of version {FORMAT_VERSION}; got {found[0]!r} of version {found[1]!r}.",
                 hint="It was written by another version of crossrank: export the run again.",
             )
-        if missing := [key for key in ("run", "precision", "checksums") if key not in bundle.manifest]:
-            raise BundleError(f"{path / MANIFEST} must have {listing(missing)}; it has not.", hint=EXPORT_AGAIN)
+        bundle = cls(path, read_json(path / MANIFEST, _Written, error=BundleError, hint=EXPORT_AGAIN))
         if verify:
             bundle.verify()
         return bundle
@@ -101,14 +98,16 @@ class Bundle:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A few raw rows, to warm up with."""
-        return list(self._files.read(ROWS, bundle_json))
+        rows: list[dict[str, Any]] = self._files.read_json(ROWS, list[dict[str, Any]])
+        return rows
 
 
-def bundle_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{path} must be readable JSON; {error}.", hint=EXPORT_AGAIN) from None
+class _Written(TypedDict):
+    """manifest.json"""
+
+    run: str
+    precision: str
+    checksums: dict[str, str]
 
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:

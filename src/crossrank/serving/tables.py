@@ -31,7 +31,8 @@ def predict_table(
         run: the trained model.
         source: a path or a data frame; the label is not needed.
         into: a csv, tsv or parquet file, by its suffix; it appears once it is complete.
-        column: the name of the new column; left out, "probability", or "prediction" where the label is a number.
+        column: the name of the new column; left out, "probability", "prediction" where the label is a number, or
+            "score" where it is a grade.
         overwrite: replace the file if it exists.
 
     Returns:
@@ -45,7 +46,7 @@ def predict_table(
     if into.exists() and not overwrite:
         raise DataError(f"{into} must not exist yet; it does.", hint="Choose another name, or pass --overwrite.")
     table = open_table(source, **table_options)
-    column = column or ("prediction" if run.schema.label.kind == "real" else "probability")
+    column = column or {"real": "prediction", "grade": "score"}.get(run.schema.label.kind, "probability")
     for name in _new_columns(run, column):
         if name in table.columns:
             raise DataError(f"The table already has a column '{name}'.", hint="Name the new one with --column.")

@@ -46,12 +46,17 @@ def start_at_mean(model: Model, dataset: EncodedDataset) -> None:
                 kernel.mul_(FIRST_CROSSES)
 
 
-def as_learned(dataset: EncodedDataset, model: Model) -> EncodedDataset:
-    """The dataset with the labels of its training rows, where they are numbers, in units of the model."""
-    if not is_number(dataset):
+def as_learned(dataset: EncodedDataset, model: Model, loss: str = "auto") -> EncodedDataset:
+    """The dataset with the labels of its training rows, where they are numbers, in units of the model.
+
+    For the log loss, a grade is its share of the highest one.
+    """
+    shares = dataset.schema.label.kind == "grade" and loss in ("logloss", "logloss+pairwise")
+    if not is_number(dataset) and not shares:
         return dataset
     split, learned = dataset.train, copy.copy(dataset)
     labels = (np.asarray(split.labels, np.float64) - model.label_mean.item()) / model.label_deviation.item()
+    labels = labels / labels.max() if shares else labels
     rows = dataclasses.replace(split.rows, labels=labels.astype(np.float32))
     learned.train = Split(rows, window_bytes=split.window_bytes)
     return learned

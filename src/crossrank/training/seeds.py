@@ -123,7 +123,7 @@ def train_together(
         models = [seeded_model(run.config, dataset, run.seed) for run in runs]
     spectra = [initial_spectra(model, dataset.valid) for model in models]
     asked = [run.config.training for run in runs]
-    learned = with_class_weights(as_learned(dataset, models[0]), asked[0])
+    learned = with_class_weights(as_learned(dataset, models[0], asked[0].loss), asked[0])
     engine = joint_engine(models, learned, asked, seeds=seeds)
     if engine is None:
         return None

@@ -134,7 +134,7 @@ def _train(
         model, rows = seeded_model(run.config, dataset, run.seed), dataset.train
         check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
         initial = initial_spectra(model, dataset.valid)
-        learned = with_class_weights(as_learned(dataset, model), settings)
+        learned = with_class_weights(as_learned(dataset, model, settings.loss), settings)
         engine = make_engine(model, learned, settings, seed=run.seed, clock=clock)
         member, line = engine.members[0], tracker.line
         trainer = Trainer(member, dataset, settings, folder=folder, on_line=line, on_evaluation=run.on_evaluation)
