@@ -383,7 +383,8 @@ def warm(folder: Path) -> None:
     os.chdir(inputs)
     for name in ("train", "tune", "promote", "compress", "export", "report"):
         sys.argv = ["crossrank", *SCENARIOS[name].command.replace("new", f"warm-{name}").split()]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
             main()
     os.chdir(here)
     sys.argv = argv
