@@ -124,6 +124,23 @@ CASES: dict[str, Case] = {
     "AttentionalAggregation": Case(made("AttentionalAggregation", WIDTH, hidden_dim=4), fields),
     "HierarchicalAttention": Case(made("HierarchicalAttention", WIDTH, num_orders=2, hidden_dim=4), fields),
     "ResidualNetwork": Case(made("ResidualNetwork", DIM, sizes=[8, 4], activation="tanh"), one),
+    "FeatureGate": Case(made("FeatureGate", DIM), one),
+    "FeatureGate context": Case(made("FeatureGate", DIM, context=[0, 2], sizes=[4]), one),
+    "BilinearFusion": Case(made("BilinearFusion", DIM, DIM, num_heads=2), two),
+    "FactorizedLayer": Case(made("FactorizedLayer", DIM, 4), one),
+    "FactorizedNetwork": Case(made("FactorizedNetwork", DIM, sizes=[8, 4], activation="tanh"), one),
+    "MaskBlock": Case(made("MaskBlock", DIM, DIM, 4, mask_dim=8), two),
+    "FieldGate": Case(made("FieldGate", FIELDS, width=WIDTH), one),
+    "FactorizationBlock": Case(
+        made("FactorizationBlock", FIELDS, width=WIDTH, num_outputs=2, rank=4, sizes=[5]), fields
+    ),
+    "WukongLayer": Case(made("WukongLayer", FIELDS, width=WIDTH, num_fm=2, num_linear=2, rank=4, sizes=[5]), fields),
+    "WukongLayer same": Case(
+        made("WukongLayer", FIELDS, width=WIDTH, num_fm=2, num_linear=1, rank=4, sizes=[]), fields
+    ),
+    "MaskedCrossLayer": Case(made("MaskedCrossLayer", DIM, widths=[3, 2, 1]), two),
+    "MaskedCrossLayer previous": Case(made("MaskedCrossLayer", DIM, source="previous"), two),
+    "QuadraticCrossLayer": Case(made("QuadraticCrossLayer", DIM, num_heads=2), two),
     "HashedCrosses": Case(made("HashedCrosses", [(0, 1)], [5, 7], num_buckets=10), ids),
 }
 
@@ -256,8 +273,10 @@ def test_the_seed_decides_the_first_weights(case):
 
     first, again, other = state(3), state(3), state(4)
     assert all(torch.equal(first[name], again[name]) for name in first)
-    # What starts at zero starts so under every seed.
-    assert all(torch.equal(first[name], other[name]) == (not first[name].any()) for name in first)
+    # What starts at zero, or at one, starts so under every seed.
+    for name, weight in first.items():
+        fixed = any(torch.equal(weight, torch.full_like(weight, start)) for start in (0.0, 1.0))
+        assert torch.equal(weight, other[name]) == fixed, name
 
 
 @pytest.mark.slow

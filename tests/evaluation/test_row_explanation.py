@@ -163,6 +163,9 @@ def test_a_cross_of_three_is_shared_equally_by_its_pairs() -> None:
         {"name": "cross-net-mix", "cross": {"layer": "mixture", "rank": 2, "activation": "relu"}},
         {"name": "gdcn", "deep": {"sizes": [6]}},
         {"name": "cross-net", "cross": {"source": "previous", "inner": "relu", "context": ["user", "hour"]}},
+        {"name": "ecn", "cross": {"num_layers": 2}},
+        {"name": "lcn", "cross": {"num_layers": 2}},
+        {"name": "qnn-alpha", "cross": {"num_layers": 2, "num_heads": 2}},
     ],
     ids=str,
 )
@@ -189,13 +192,14 @@ def logit_without(run, row, left: str, right: str) -> float:
         output = layer(x0, crossed)
         for one, two in {(left, right), (right, left)}:
             i, j = model.layout[one].slice, model.layout[two].slice
-            factor = crossed - average if getattr(layer, "source", "x0") == "previous" else x0 - mean
+            by_itself = getattr(layer, "source", layer.label) in ("previous", "quadratic")
+            factor = crossed - average if by_itself else x0 - mean
             output[i] -= factor[i] * (weight[i, j] @ (crossed - average)[j])
         crossed, true, average = output, layer(x0, true), layer(mean, average)
-    final = crossed
-    if model.structure == "stacked":
+    final, structure = crossed, getattr(model, "structure", "cross-only")
+    if structure == "stacked":
         final = model.deep(crossed)
-    elif model.structure == "parallel":
+    elif structure == "parallel":
         final = torch.cat([crossed, model.deep(x0)])
     return model.output(final).item()
 

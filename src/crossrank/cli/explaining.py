@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossrank.cli.app import Encoding, Json, Overwrite, Separator, app, number, out, runs_from, say, table_of
+from crossrank.cli.app import Encoding, Json, Overwrite, Separator, app, new_path, number, out, runs_from, say, table_of
 from crossrank.errors import ConfigError
 from crossrank.results import Cross
 
@@ -72,9 +72,7 @@ def explain(
 @app.command(epilog="Example: crossrank report runs/first runs/second --into comparison.html")
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders; several are compared.", autocompletion=runs_from)],
-    into: Annotated[
-        Path | None, typer.Option(help="The page to write; left out, report.html in the first run.")
-    ] = None,
+    into: Annotated[Path | None, new_path("The page to write; left out, report.html in the first run.")] = None,
     group_column: Annotated[str | None, typer.Option(help="Break the metrics down by this column.")] = None,
     data: Annotated[Path | None, typer.Option(help="A dataset or table to draw the curves from.")] = None,
     separator: Separator = None,
@@ -94,7 +92,7 @@ def compress(
     run: Annotated[
         Path, typer.Argument(help="A run of a DCN-V2 with full-rank cross layers.", autocompletion=runs_from)
     ],
-    into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    into: Annotated[Path, new_path("The run folder to make.")],
     rank: Annotated[str, typer.Option(help="The new rank, or auto: the smallest that keeps the quality.")] = "auto",
     dataset: Annotated[
         Path | None, typer.Option(help="The dataset it was trained on, to weigh and to measure by.")
@@ -131,7 +129,7 @@ def compress(
 def promote(
     run: Annotated[Path, typer.Argument(help="A run of a model such as dcn-v2.", autocompletion=runs_from)],
     data: Annotated[Path, typer.Argument(help="What it was trained on: a dataset, or the table.")],
-    into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    into: Annotated[Path, new_path("The run folder to make.")],
     seeds: Annotated[int, typer.Option(help="Times that each comparison is made.")] = 5,
     most: Annotated[int, typer.Option(help="Pairs to try.")] = 3,
     overwrite: Overwrite = False,
@@ -168,7 +166,7 @@ def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves
 
 
 def _answer(run: Run) -> str:
-    return "logit" if run.schema.label.kind == "binary" else "prediction"
+    return {"binary": "logit", "grade": "score"}.get(run.schema.label.kind, "prediction")
 
 
 def _features(run: Path, *, top: int) -> Found:
@@ -177,7 +175,7 @@ def _features(run: Path, *, top: int) -> Found:
     opened = Run.open(run)
     features = opened.importance[:top]
     rows = [(one["feature"], f"{one['importance']:.5f}", f"{one['deviation']:.5f}") for one in features]
-    metric = "RMSE" if opened.schema.label.kind == "real" else "log loss"
+    metric = {"real": "RMSE", "grade": "loss 1 - NDCG@10"}.get(opened.schema.label.kind, "log loss")
     title = f"importance: how much the {metric} rises when a feature is shuffled"
     absent = "this run was trained before importance was kept: train it again"
     return Found(features, title, ("feature", "importance", "deviation"), rows, absent=absent)

@@ -16,6 +16,7 @@ from crossrank.cli.app import (
     RunFolder,
     Separator,
     app,
+    new_path,
     number,
     out,
     say,
@@ -67,9 +68,10 @@ def evaluate(
 def predict(
     run: RunFolder,
     table: Annotated[Path, typer.Argument(help="Raw rows (csv, tsv, parquet); the label is not needed.")],
-    into: Annotated[Path, typer.Option(help="The table to write: csv, tsv or parquet, by its suffix.")],
+    into: Annotated[Path, new_path("The table to write: csv, tsv or parquet, by its suffix.")],
     column: Annotated[
-        str | None, typer.Option(help="The new column's name; left out, probability, or prediction of a number.")
+        str | None,
+        typer.Option(help="The new column's name; left out, probability, prediction of a number, score of a grade."),
     ] = None,
     separator: Separator = None,
     encoding: Encoding = None,

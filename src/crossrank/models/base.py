@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,15 +19,19 @@ SPECIAL_IDS = 2  # the first ids of each vocabulary: missing and unseen
 
 
 class Terms(NamedTuple):
-    """``logit = Σ_i w_i·cross_i(x0) + w·deep(x0) + bias``: networks on x0 under a linear head.
+    """``logit = Σ_i w_i·cross_i(x0) + w·deep(x0) + w·deep(quadratic(x0)) + linear + bias``: what makes a logit of x0.
 
-    Where ``below`` has cross networks, the deep one reads what they make of x0, side by side, instead of x0.
+    Where ``below`` has cross networks, the deep one reads what they make of x0, side by side, instead of x0. A
+    quadratic is any map (B, D) -> (B, M) whose elements are polynomials of degree two, and has a network of its own.
+    The linear term has weights of its own: what each column adds, features -> (B, number of columns).
     """
 
     bias: Tensor
     crosses: Sequence[tuple[CrossNetwork, Tensor]] = ()
     deep: tuple[DeepNetwork, Tensor] | None = None
     below: Sequence[CrossNetwork] = ()
+    quadratic: tuple[Callable[[Tensor], Tensor], DeepNetwork, Tensor] | None = None
+    linear: Callable[[Features], Tensor] | None = None
 
 
 class Model(nn.Module, abc.ABC):
@@ -89,11 +93,12 @@ class Model(nn.Module, abc.ABC):
     def kernels(self) -> Iterator[nn.Parameter]:
         """The weights that the penalty λ Σ ||W||² counts: of cross and deep layers alone.
 
-        No tables, whatever they are called: only the rows that a batch reads could be counted. No biases, no gates.
+        No tables, whatever they are called: only the rows that a batch reads could be counted. No biases, gates, norms.
         """
         exempt, tables = ("embedding.", "fields.", "linear.", "output."), {id(table.weight) for table in self.tables()}
         for name, parameter in self.named_parameters():
-            listed = not name.startswith(exempt) and ".gate." not in name and not name.endswith("bias")
+            of_kind = {"gate", "norm"} & set(name.split("."))
+            listed = not name.startswith(exempt) and not of_kind and not name.endswith("bias")
             if listed and id(parameter) not in tables:
                 yield parameter
 
@@ -179,6 +184,13 @@ def with_first(heads: Tensor, term: Tensor) -> Tensor:
     """The paths' logits where the first path has one more term of the logit: (B, M), (B,) -> (B, M)."""
     count = heads.shape[-1]
     return torch.cat([heads[:, :1] + count * term[:, None], heads[:, 1:]], dim=1)
+
+
+def alone(
+    quadratic: Callable[[Tensor], Tensor], bias: Tensor
+) -> tuple[Callable[[Tensor], Tensor], DeepNetwork, Tensor]:
+    """A quadratic that is itself a term of the logit beside a bias, (B, D) -> (B,), as :class:`Terms` has it."""
+    return (lambda x0: quadratic(x0)[:, None]), DeepNetwork(1, sizes=()), torch.ones_like(bias)
 
 
 def answers_of(logits: Tensor, kind: LabelKind) -> Tensor:

@@ -7,7 +7,7 @@ import dataclasses
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model, path_logits, with_first
+from crossrank.models.base import Model, Terms, alone, path_logits, with_first
 from crossrank.models.fields import FieldStack, LinearTerm
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import FactorizationMachine, Features, OutputLayer
@@ -55,3 +55,9 @@ class DeepFM(Model):
     def logits(self, x0: Tensor) -> Tensor:
         logits: Tensor = self.interaction(self.fields(x0)) + self.output(self.deep(x0))  # (B,)
         return logits
+
+    def terms(self) -> Terms:
+        pairs = alone(lambda x0: self.interaction(self.fields(x0)), self.output.bias)
+        return Terms(
+            self.output.bias[0], quadratic=pairs, linear=self.linear.each, deep=(self.deep, self.output.weight[0])
+        )

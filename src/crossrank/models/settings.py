@@ -92,7 +92,14 @@ class CrossSettings:
         input_dim = layout.input_dim
         options: dict[str, Any] = {"bias": self.bias, "residual": self.residual}
         layer: LayerKind = "general" if self.switches else "separable" if self.context else self.layer
-        options |= self.switches | ({"context": _places(layout, self.context)} if self.context else {})
+        options |= self.switches
+        if self.context:
+            options["context"] = places_of(layout, self.context, setting="model.cross.context")
+            if len(options["context"]) == input_dim:
+                raise ConfigError(
+                    f"model.cross.context must leave columns to the item; got all of them, {listing(self.context)}.",
+                    hint="Name the columns that are the same for all candidates of a request.",
+                )
         if self.layer == "low_rank":
             options |= {"rank": self.rank or max(1, input_dim // 4)}
         if self.layer == "mixture":
@@ -105,18 +112,13 @@ class CrossSettings:
         return CrossNetwork(input_dim, num_layers=self.num_layers, layer=layer, **options)
 
 
-def _places(layout: InputLayout, columns: Sequence[str]) -> list[int]:
-    """Where in x0 the context's columns stand."""
+def places_of(layout: InputLayout, columns: Sequence[str], *, setting: str) -> list[int]:
+    """Where in x0 these columns stand, which a setting names."""
     known = list(dict.fromkeys(slot.column for slot in layout.slots))
     for name in columns:
         if name not in known:
             hint = did_you_mean(name, known)
-            raise ConfigError(f"model.cross.context must be columns among {listing(known)}; got '{name}'.", hint=hint)
-    if set(columns) == set(known):
-        raise ConfigError(
-            f"model.cross.context must leave columns to the item; got all of them, {listing(known)}.",
-            hint="Name the columns that are the same for all candidates of a request.",
-        )
+            raise ConfigError(f"{setting} must be columns among {listing(known)}; got '{name}'.", hint=hint)
     return [place for slot in layout.slots if slot.column in columns for place in range(slot.start, slot.stop)]
 
 

@@ -68,7 +68,7 @@ def promotion(run: Run) -> Markup:
     lead = (
         f"<p>A memory of pairs was added to the run {text(found['source'])}: what each pair was expected to take off "
         f"the loss of a row, from the first epoch's answers, and what it took off that of the validation rows, over "
-        f"{found['seeds']} seeds with it and without.</p>"
+        f"{text(found['seeds'])} seeds with it and without.</p>"
     )
     return Markup("<h3>Promoted pairs</h3>" + lead + table(headers, rows, words=(0, 4)))
 
@@ -85,18 +85,18 @@ def compression(run: Run) -> Markup:
         *(
             [
                 f"milliseconds, batch of {size}",
-                *(decimal(side["milliseconds"][size], 3) for side in (before, after)),
+                *(decimal(side["milliseconds"].get(size), 3) for side in (before, after)),
             ]
             for size in before["milliseconds"]
         ),
     ]
-    for split in (split for split in ("valid", "test") if split in before):
-        keys = [key for key in ("logloss", "rmse", "auc") if key in before[split]]
+    for split in (split for split in ("valid", "test") if split in before and split in after):
+        keys = [key for key in ("logloss", "rmse", "auc") if key in before[split] and key in after[split]]
         rows += [
             [f"{METRICS[key].title}, {split}", *(figure(key, side[split][key], 5) for side in (before, after))]
             for key in keys
         ]
-    lead = f"<p>Compressed from <b>{text(found['source'])}</b> to cross layers of rank {found['rank']}.</p>"
+    lead = f"<p>Compressed from <b>{text(found['source'])}</b> to cross layers of rank {text(found['rank'])}.</p>"
     return Markup(f"<h3>Compression</h3>{lead}{table(['', 'before', 'after'], rows)}")
 
 
@@ -229,7 +229,8 @@ def _dataset(run: Run) -> Markup:
     rate = measured(run)[1].get("positive_rate")
     share = f" {rate:.2%} of the {measured(run)[0]} rows are positive." if rate is not None else ""
     label = encoder.schema.label
-    lead = f"<p>{', '.join(splits)} rows; the label is <b>{text(label.name)}</b> ({label.kind}).{share}</p>"
+    about = f"the label is <b>{text(label.name)}</b> ({text(label.kind)}).{text(share)}"
+    lead = f"<p>{text(', '.join(splits))} rows; {about}</p>"
     headers = ["feature", "kind", "training values", "width", "missing", "rare"]
     return Markup(lead + table(headers, rows, words=(0, 1, 2), wrap=0))
 

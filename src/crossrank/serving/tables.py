@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import numpy as np
 from crossrank.data.encoder import check_columns
 from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import DataError, listing
-from crossrank.files import writing
+from crossrank.folders import making, recover
 from crossrank.runs import Run
 
 if TYPE_CHECKING:
@@ -32,7 +31,8 @@ def predict_table(
         run: the trained model.
         source: a path or a data frame; the label is not needed.
         into: a csv, tsv or parquet file, by its suffix; it appears once it is complete.
-        column: the name of the new column; left out, "probability", or "prediction" where the label is a number.
+        column: the name of the new column; left out, "probability", "prediction" where the label is a number, or
+            "score" where it is a grade.
         overwrite: replace the file if it exists.
 
     Returns:
@@ -43,17 +43,16 @@ def predict_table(
     suffixes = [*SEPARATORS, ".parquet"]
     if into.suffix not in suffixes:
         raise DataError(f"The file to write must end in one of {listing(suffixes)}; got '{into.name}'.")
+    recover(into)
     if into.exists() and not overwrite:
         raise DataError(f"{into} must not exist yet; it does.", hint="Choose another name, or pass --overwrite.")
     table = open_table(source, **table_options)
-    column = column or ("prediction" if run.schema.label.kind == "real" else "probability")
+    column = column or {"real": "prediction", "grade": "score"}.get(run.schema.label.kind, "probability")
     for name in _new_columns(run, column):
         if name in table.columns:
             raise DataError(f"The table already has a column '{name}'.", hint="Name the new one with --column.")
-    with writing(into, DataError):
-        into.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.partial-") as folder:
-            return _write(_scored(run, table, column), Path(folder), into)
+    with making(into, DataError) as folder:
+        return _write(_scored(run, table, column), folder, into)
 
 
 def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:

@@ -28,7 +28,8 @@ def make_engine(
     device = _device(model, settings)
     settings = settings.for_model(model, device.type)
     rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
-    loss = with_heads(find_loss(settings.loss, dataset.schema.label.kind), settings.heads, model)
+    loss = find_loss(settings.loss, dataset.schema.label.kind, pair_weight=settings.pair_weight)
+    loss = with_heads(loss, settings.heads, model)
     if device.type == "cuda":
         return CapturedEngine(
             model, dataset.train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock

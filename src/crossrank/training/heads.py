@@ -5,6 +5,7 @@ model's one answer, ℓ the loss of ``training.loss``, t the labels::
 
     own      Σ_m ℓ(y_m, t)
     distil   ℓ(y, t) + Σ_m ℓ(y_m, sg ŷ)       ŷ the mean's answer, σ(y) or, where labels are numbers, y
+    weighted ℓ(y, t) + Σ_m w_m ℓ(y_m, t)      w_m = sg max(0, ℓ(y_m, t) - ℓ(y, t)), over the batch
 
 sg stops the gradient. Only what is made small changes: evaluation, predictions, rankings and exports are of y.
 
@@ -25,7 +26,7 @@ from crossrank.models import Model
 from crossrank.nn import Features
 from crossrank.training.loss import LogLoss, Loss, SquaredError
 
-HeadsName = Literal["none", "own", "distil"]
+HeadsName = Literal["none", "own", "distil", "weighted"]
 ANSWERS: dict[type[Loss], Callable[[Tensor], Tensor]] = {LogLoss: torch.sigmoid, SquaredError: lambda logits: logits}
 
 
@@ -78,7 +79,25 @@ class DistilledHeads(HeadLoss):
         return self.base(mean, labels, weights, groups) + towards
 
 
-HEADS: dict[str, type[HeadLoss]] = {"own": HeadLoss, "distil": DistilledHeads}
+class WeightedHeads(HeadLoss):
+    """``weighted``: beside the mean, each path learns the labels by as much as it is worse than the mean (FCN).
+
+    ``ℓ + Σ_m w_m ℓ_m`` with ``w_m = sg max(0, ℓ_m - ℓ)``. FCN's code lets the gradient pass through the weights: for
+    paths worse than the mean ∇ℓ_m then counts 2 ℓ_m - ℓ times, and ∇ℓ only 1 - Σ_m ℓ_m times, which may be below 0.
+
+    >>> WeightedHeads(SquaredError())(torch.tensor([[1.0, 3.0]]), torch.tensor([1.0]))  # 1 + 0 · 0 + (4 - 1) · 4
+    tensor(13.)
+    """
+
+    def __call__(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> Tensor:
+        loss = self.base(logits.mean(dim=-1), labels, weights, groups)  # (...)
+        each = torch.stack([self.base(head, labels, weights, groups) for head in logits.unbind(dim=-1)])  # (M, ...)
+        return loss + ((each - loss).clamp_min(0.0).detach() * each).sum(dim=0)
+
+
+HEADS: dict[str, type[HeadLoss]] = {"own": HeadLoss, "distil": DistilledHeads, "weighted": WeightedHeads}
 
 
 @torch.no_grad()

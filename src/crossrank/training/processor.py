@@ -56,7 +56,8 @@ class ProcessorEngine:
         return [self]
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[Batch]:
-        return self.split.batches(self.settings.batch_size, seed=self.seed, epoch=epoch, start_batch=start_batch)
+        size, by_group = self.settings.batch_size, self.loss.needs_groups
+        return self.split.batches(size, seed=self.seed, epoch=epoch, start_batch=start_batch, by_group=by_group)
 
     def step(self, batch: Batch) -> Tensor:
         self.clock.mark("load")
