@@ -195,6 +195,14 @@ def test_a_wukong_layer_of_zeros_is_the_norm():
     torch.testing.assert_close(layer(fields), layer.norm(fields))
 
 
+@pytest.mark.parametrize("name", ["final-net", "mask-net", "fcn", "qnn-alpha", "edcn", "wukong"])
+def test_the_penalty_counts_no_scale_of_a_norm_and_no_gate_of_a_field(name):
+    model = build_model(parse_model_settings({"name": name}), make_features(2, 0, 1))
+    counted, named = {id(kernel) for kernel in model.kernels()}, dict(model.named_parameters())
+    exempt = [one for one in named if {"norm", "gate"} & set(one.split("."))]
+    assert exempt and counted and not counted & {id(named[one]) for one in exempt}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
