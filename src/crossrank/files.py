@@ -25,7 +25,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.unlink(missing_ok=True)
+    with temporary.open("x", encoding="utf-8") as file:  # a new one, lest a link lead elsewhere
+        file.write(text)
     temporary.replace(path)
 
 
@@ -80,6 +82,8 @@ def publish(partial: Path, target: Path) -> None:
 
 def checksum(path: Path) -> str:
     """The BLAKE2 checksum of a file's bytes."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a file", str(path))  # but a device, whose end may never come
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

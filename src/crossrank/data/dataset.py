@@ -22,10 +22,12 @@ from crossrank.data.arrays import array_checksum, map_array
 from crossrank.data.batches import Batch, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
+from crossrank.data.soundness import check_rows
 from crossrank.data.splits import SPLITS
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
 from crossrank.files import checksum, read_json
 from crossrank.schema import Feature, Schema
+from crossrank.shapes import FileName
 
 if TYPE_CHECKING:
     from crossrank.data.table import Table
@@ -150,6 +152,7 @@ class EncodedDataset:
 
     def __init__(self, path: Path, manifest: dict[str, Any], encoder: Encoder) -> None:
         self.path, self.manifest, self.encoder = path, manifest, encoder
+        self._sound: set[str] = set()  # splits whose rows were looked at
 
     @classmethod
     def open(cls, path: Path | str) -> EncodedDataset:
@@ -204,13 +207,20 @@ class EncodedDataset:
         if kept is not None and name != "train":  # rows that are measured: a negative one stands for 1 / kept
             each = np.where(labels == 0, np.float32(1 / kept), np.float32(1))
             weights = each if weights is None else each * weights
-        return Split(LabeledRows(rows, labels, weights, groups, given.get("times")))
+        labeled = LabeledRows(rows, labels, weights, groups, given.get("times"))
+        if name not in self._sound:
+            count, where = self.num_rows[name], f"{self.path / name}"
+            check_rows(labeled, self.features, self.schema.label, num_rows=count, where=where)
+            self._sound.add(name)
+        return Split(labeled)
 
     def _has(self, split: str, name: str) -> bool:
         return f"{split}/{name}.npy" in self.manifest["arrays"]
 
     def _array(self, split: str, name: str) -> Any:
         key = f"{split}/{name}.npy"
+        if key not in self.manifest["arrays"]:
+            raise DataError(f"{self.path / MANIFEST} must know {key}; it does not.", hint=PREPARE_AGAIN)
         about = self.manifest["arrays"][key]
         return map_array(self.path / key, about["dtype"], about["shape"])
 
@@ -299,7 +309,7 @@ class _Written(TypedDict):
     """manifest.json"""
 
     splits: dict[str, _Rows]
-    arrays: dict[str, _Array]
-    encoder: dict[str, str]
+    arrays: dict[FileName, _Array]
+    encoder: dict[FileName, str]
     fingerprint: str
     split: NotRequired[dict[str, Any]]

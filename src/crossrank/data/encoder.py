@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from crossrank.data.cell_codes import CellCodes
 from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.derived import rows_with_derived, with_derived
+from crossrank.data.forking import use_polars
 from crossrank.data.number_codes import NumberFloats, NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.parallel import for_each
@@ -184,6 +185,7 @@ class Encoder:
             SchemaError: for a column that is missing.
             DataError: for a number that cannot be read.
         """
+        use_polars()
         check_columns(self.schema.inputs, frame.columns, "the data frame")
         frame = with_derived(frame, self.schema, where)
 

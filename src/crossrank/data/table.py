@@ -13,6 +13,7 @@ import polars as pl
 from crossrank.data.batches import prefetch
 from crossrank.data.delimited import DelimitedFile, OnError
 from crossrank.data.foreign import check_format
+from crossrank.data.forking import use_polars
 from crossrank.data.frames import FramePart, StreamPart, first_line, frame_of
 from crossrank.data.lines import known_encoding, unreadable
 from crossrank.data.packed_texts import Words, texts_of_words
@@ -173,6 +174,7 @@ def open_table(
         >>> [chunk.frame.height for chunk in table.chunks(["country"])]
         [2]
     """
+    use_polars()
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error must be 'raise' or 'skip'; got {on_error!r}.")
     separator, encoding = TABS.get(separator or "", separator), known_encoding(encoding)

@@ -20,6 +20,7 @@ from typing import Any, TypedDict
 from crossrank.data.encoder import Encoder
 from crossrank.errors import BundleError
 from crossrank.files import checksum, damage, read_json, write_json
+from crossrank.shapes import FileName
 
 FORMAT, FORMAT_VERSION = "crossrank bundle", 1
 MANIFEST, GRAPH, ROWS = "manifest.json", "model.onnx", "rows.json"
@@ -102,7 +103,7 @@ class _Written(TypedDict):
 
     run: str
     precision: str
-    checksums: dict[str, str]
+    checksums: dict[FileName, str]
 
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from crossrank.data import EncodedDataset, open_data
 from crossrank.errors import RunError
 from crossrank.evaluation.findings import initial_spectra
 from crossrank.files import partial_of, publish, write_json, writing
-from crossrank.models.own import BUILT_IN
+from crossrank.models.build import BUILT_IN
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import claim, is_interrupted, is_run, plan_in
 from crossrank.training.device import choose_device

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from crossrank.data import EncodedDataset, Split
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, DataError
 from crossrank.evaluation.evaluate import measure_split, score_split
 from crossrank.evaluation.metrics import CRITERIA
 from crossrank.training.checkpoint import Position, load_checkpoint, save_checkpoint
@@ -130,6 +130,11 @@ class Trainer:
             raw = self._measure()
         with self.member.using(averaged=True):
             averaged = self._measure()
+            if averaged[self.criterion] is None:
+                raise DataError(
+                    f"The validation rows must have a {self.criterion}; it is not defined.",
+                    hint="Do all of them weigh nothing, or have one label in each group?",
+                )
             value = self.sign * averaged[self.criterion]
             better = value < position.best
             if better:
