@@ -168,11 +168,15 @@ class Encoder:
 
     def counts(self, name: str) -> NDArray[np.int64]:
         """Training occurrences of an embedded feature's values by id, missing and unseen included."""
-        crosses = {name: one for name, one in self.crosses.items() if one.cross.ids}
-        known = {**self.vocabularies, **self.values, **crosses}
+        known = self._counted
         if name not in known:
             raise SchemaError(f"Counts are kept for {listing(known)}; got '{name}'.", hint=did_you_mean(name, known))
         return known[name].counts
+
+    @cached_property
+    def _counted(self) -> dict[str, AnyVocabulary | NumberVocabulary | CellCodes]:
+        crosses = {name: one for name, one in self.crosses.items() if one.cross.ids}
+        return {**self.vocabularies, **self.values, **crosses}
 
     def encode(self, frame: pl.DataFrame, *, where: Where = in_data_frame) -> EncodedRows:
         """Encode the feature columns of a data frame; other columns and their order do not matter.
