@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import multiprocessing
 import os
@@ -239,6 +240,23 @@ def test_control_characters_do_not_reach_the_terminal(clicks, tmp_path) -> None:
     said += "".join(crossrank("evaluate", tmp_path / evil, code=2))
     assert r"\x1b[31m\x9b2J\u202e" in said
     assert not any(letter in said for letter in "\x1b\x07\x9b\u202e")
+
+
+def test_scores_hold_no_formulas_for_spreadsheets(place, clicks, tmp_path) -> None:
+    texts = ["=cmd()", "+1", "-2.5", "-x", "@a", "\t=1", "-", "a=1", ""]
+    rows = clicks.head(len(texts)).with_columns(country=pl.Series(texts), note=pl.Series(texts))
+    rows.write_parquet(tmp_path / "rows.parquet")
+    for suffix in ("csv", "parquet"):
+        crossrank(
+            "predict", place / "runs" / "first", tmp_path / "rows.parquet", "--into", tmp_path / f"scored.{suffix}"
+        )
+    kept = pl.read_parquet(tmp_path / "scored.parquet")
+    assert kept["note"].to_list() == texts
+    with (tmp_path / "scored.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    expected = ["'=cmd()", "+1", "-2.5", "'-x", "'@a", "'\t=1", "-", "a=1", ""]
+    assert [row["note"] for row in written] == [row["country"] for row in written] == expected
+    assert [np.float32(row["probability"]) for row in written] == kept["probability"].to_list()
 
 
 def _read(path) -> str:
