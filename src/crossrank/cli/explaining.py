@@ -13,6 +13,7 @@ import typer
 from crossrank.cli.app import Encoding, Json, Overwrite, Separator, app, new_path, number, out, runs_from, say, table_of
 from crossrank.errors import ConfigError
 from crossrank.results import Cross, Spectrum
+from crossrank.shapes import checked
 
 if TYPE_CHECKING:
     from crossrank.runs import Run
@@ -202,11 +203,11 @@ def _row(run: Path, text: str, *, top: int) -> Found:
 
     example = 'Example: --row \'{"user": "u7"}\''
     try:
-        row = json.loads(text)
-    except ValueError as error:
+        row = checked(dict[str, Any], json.loads(text))
+    except ConfigError as error:
+        raise ConfigError(f"--row must be a JSON object; {error.message}", hint=example) from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--row must be a JSON object; {error}.", hint=example) from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"--row must be a JSON object; got '{text}'.", hint=example)
     opened = Run.open(run)
     found, answer = explain_row(opened, row), _answer(opened)
     rows = [(one["feature"], f"{one['contribution']:+.4f}") for one in found.alone]
@@ -224,7 +225,6 @@ def _row(run: Path, text: str, *, top: int) -> Found:
 def _spectrum(run: Path) -> Found:
     from crossrank.evaluation.advice import advise
     from crossrank.evaluation.spectrum import numerical_rank
-    from crossrank.models import parse_model_settings
     from crossrank.runs import Run
 
     opened = Run.open(run)
@@ -237,7 +237,7 @@ def _spectrum(run: Path) -> Found:
         for name, values in (("initial", one.initial), ("learned", one.values), ("as used", one.used))
         if values
     ]
-    advice = advise(spectra, parse_model_settings(opened.config["model"]), opened.encoder.features) if spectra else None
+    advice = advise(spectra, opened.model_settings, opened.encoder.features) if spectra else None
     columns = ("layer", *(f"R at T = {tolerance}" for tolerance in tolerances))
     title = "numerical rank: singular values of at least T times the largest"
     return Found([one.to_dict() for one in spectra], title, columns, rows, advice.text if advice else "")

@@ -78,7 +78,10 @@ def predict(
     on_error: OnBadLine = "raise",
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a table again with the model's answer for each row."""
+    """Write a table again with the model's answer for each row.
+
+    In csv and tsv, text that a spreadsheet would run, such as =1+1, has an apostrophe in front; parquet keeps it.
+    """
     from crossrank.data.table import open_table
     from crossrank.runs import Run
     from crossrank.serving.tables import predict_table

@@ -40,7 +40,7 @@ STILL_IMPROVING = (
 def demo(
     into: Annotated[Path, new_path("The folder to make.")] = Path("runs/demo"),
     rows: Annotated[int, typer.Option(help="Rows of the generated click log.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Of the click log and of the models.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the click log and of the models.", min=0, max=2**63 - 1)] = 0,
     overwrite: Overwrite = False,
 ) -> None:
     """Train three models on a generated click log and see which crosses they found."""

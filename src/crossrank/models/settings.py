@@ -13,6 +13,8 @@ from crossrank.nn.activations import ActivationName
 from crossrank.nn.network import LayerKind
 from crossrank.schema import Feature, InputLayout
 
+MOST_MEMBERS = 1000
+
 
 def check_share(name: str, value: float) -> None:
     if not 0 <= value < 1:
@@ -146,8 +148,8 @@ class ModelSettings:
     embedding: EmbeddingSettings = setting(EmbeddingSettings(), "")
 
     def __post_init__(self) -> None:
-        if self.ensemble < 1:
-            raise ConfigError(f"model.ensemble must be at least 1; got {self.ensemble}.")
+        if not 1 <= self.ensemble <= MOST_MEMBERS:
+            raise ConfigError(f"model.ensemble must be from 1 to {MOST_MEMBERS:,}; got {self.ensemble:,}.")
 
     def layout(self, features: Sequence[Feature]) -> InputLayout:
         """The slots of x0 for these features."""

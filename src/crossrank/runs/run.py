@@ -34,7 +34,7 @@ from torch import Tensor
 
 from crossrank.data import Encoder
 from crossrank.data.any_rows import encode_any
-from crossrank.errors import RunError
+from crossrank.errors import ConfigError, RunError
 from crossrank.files import (
     Contents,
     checksum,
@@ -49,6 +49,7 @@ from crossrank.files import (
 from crossrank.folders import partial_of, recover
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.base import answers_of
+from crossrank.models.settings import ModelSettings
 from crossrank.nn import Features
 from crossrank.results import Cross, Spectrum
 from crossrank.runs import written
@@ -141,10 +142,18 @@ class Run:
         return self.encoder.schema
 
     @cached_property
+    def model_settings(self) -> ModelSettings:
+        """The ``model`` part of the config."""
+        try:
+            return parse_model_settings(self.config["model"])
+        except ConfigError as error:
+            raise RunError(f"{self.path / 'config.json'} cannot be used: {error.message}", hint=error.hint) from None
+
+    @cached_property
     def model(self) -> Model:
         """The trained model, in evaluation mode, on the CPU."""
         outputs = self.schema.label.num_outputs
-        model = build_model(parse_model_settings(self.config["model"]), self.encoder.features, num_outputs=outputs)
+        model = build_model(self.model_settings, self.encoder.features, num_outputs=outputs)
         try:
             model.load_state_dict(self._files.read(WEIGHTS, load_file))
         except (SafetensorError, RuntimeError, OSError) as error:

@@ -18,7 +18,7 @@ from crossrank.errors import RunError
 from crossrank.evaluation.findings import initial_spectra
 from crossrank.files import write_json, writing
 from crossrank.folders import fresh_partial, is_marked, locked, partial_of, publish, recover, remove
-from crossrank.models.own import BUILT_IN
+from crossrank.models.build import BUILT_IN
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import claim, is_interrupted, is_run, plan_in
 from crossrank.training.device import choose_device
