@@ -35,7 +35,7 @@ from tables import HERE, SPLITS, Contest, say
 
 from crossrank.evaluation.metrics import ndcg
 
-LOSSES = ("logloss", "pairwise", "lambdarank", "listwise", "logloss+pairwise")
+LOSSES = ("logloss", "pairwise", "lambdarank", "listwise")
 TREES = ("LightGBM, defaults", "LightGBM, best of three settings")
 LABEL = "grade"
 

@@ -13,7 +13,7 @@ from commands import crossrank
 import crossrank as cr
 from crossrank.data import EncodedDataset
 from crossrank.data.prepare import prepare
-from crossrank.errors import ConfigError, DataError, SchemaError
+from crossrank.errors import ConfigError, DataError, RunError, SchemaError
 from crossrank.evaluation.evaluate import evaluate
 from crossrank.evaluation.metrics import grouped_auc, mrr, ndcg
 from crossrank.runs import Run
@@ -66,8 +66,33 @@ def test_the_commands_carry_a_grade_to_the_end(place, results) -> None:
     assert "NDCG@10" in shown and shown.index("match") < shown.index("fresh")
     crossrank("report", "run", cwd=place)
     assert "NDCG@10" in next(place.glob("run/*.html")).read_text(encoding="utf-8")
-    shown, _ = crossrank("describe", "results.csv", "--schema", "schema.json", cwd=place)
+    shown, _ = crossrank("data", "describe", "results.csv", "--schema", "schema.json", cwd=place)
     assert "grade" in shown and "match" in shown
+
+
+def test_scores_are_turned_into_grades_that_can_be_expected(place, results) -> None:
+    run = Run.open(place / "run")
+    scores, expected = run.predict(results), run.predict(results, calibrated=True)
+    assert expected.min() >= 0 and expected.max() <= 3
+    order = np.argsort(scores)
+    assert (np.diff(expected[order]) >= 0).all()
+    assert abs(expected.mean() - results["grade"].mean()) < 0.1
+    assert np.corrcoef(expected, results["grade"])[0, 1] > 0.6
+    crossrank("predict", "run", "results.csv", "--into", "expected.csv", "--calibrated", cwd=place)
+    np.testing.assert_allclose(pl.read_csv(place / "expected.csv")["score"], expected, atol=1e-5)
+
+
+def test_the_probabilities_of_a_pairwise_run_are_found_again(results, tmp_path) -> None:
+    binary = results.with_columns(good=(pl.col("grade") > 1).cast(pl.Int8)).drop("grade")
+    schema = Schema(SCHEMA.features, Label(name="good"), group="query")
+    training = {"loss": "pairwise", "epochs": 4, "learning_rate": 0.02}
+    run = cr.train(binary, schema=schema, into=tmp_path / "run", config={"model": SMALL, "training": training})
+    share = binary["good"].mean()
+    assert abs(run.predict(binary, calibrated=True).mean() - share) < 0.05
+    plain = {"model": SMALL, "training": {"epochs": 1}}
+    other = cr.train(binary, schema=schema, into=tmp_path / "plain", config=plain)
+    with pytest.raises(RunError, match=r"whose training\.loss is one of the order; .* has no calibration\.json"):
+        other.predict(binary, calibrated=True)
 
 
 def test_a_score_ranks_and_is_exported(place, results) -> None:

@@ -73,6 +73,9 @@ def predict(
         str | None,
         typer.Option(help="The new column's name; left out, probability, prediction of a number, score of a grade."),
     ] = None,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Of a loss of the order: the mean label of rows of such a score.")
+    ] = False,
     separator: Separator = None,
     encoding: Encoding = None,
     on_error: OnBadLine = "raise",
@@ -87,7 +90,7 @@ def predict(
     from crossrank.serving.tables import predict_table
 
     opened, rows = Run.open(run), open_table(table, separator=separator, encoding=encoding, on_error=on_error)
-    count = predict_table(opened, rows, into, column=column, overwrite=overwrite)
+    count = predict_table(opened, rows, into, column=column, calibrated=calibrated, overwrite=overwrite)
     say_skipped(rows)
     say(f"{count:,} rows: {into}")
 

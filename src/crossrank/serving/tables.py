@@ -23,7 +23,14 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
 def predict_table(
-    run: Run, source: Any, into: Path, *, column: str | None = None, overwrite: bool = False, **table_options: Any
+    run: Run,
+    source: Any,
+    into: Path,
+    *,
+    column: str | None = None,
+    calibrated: bool = False,
+    overwrite: bool = False,
+    **table_options: Any,
 ) -> int:
     """Write a table again with one more column, the run's answer for each row.
 
@@ -36,6 +43,7 @@ def predict_table(
             spreadsheet would run as a formula has an apostrophe in front; parquet keeps it as it is.
         column: the name of the new column; left out, "probability", "prediction" where the label is a number, or
             "score" where it is a grade.
+        calibrated: as :meth:`crossrank.runs.Run.predict` says.
         overwrite: replace the file if it exists.
 
     Returns:
@@ -55,7 +63,7 @@ def predict_table(
         if name in table.columns:
             raise DataError(f"The table already has a column '{name}'.", hint="Name the new one with --column.")
     with making(into, DataError) as folder:
-        return _write(_scored(run, table, column), folder, into)
+        return _write(_scored(run, table, column, calibrated), folder, into)
 
 
 def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
@@ -75,13 +83,14 @@ def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.when(runs).then(texts.str.replace("^", "'")).otherwise(texts))
 
 
-def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:
+def _scored(run: Run, table: Any, column: str, calibrated: bool) -> Iterator[pl.DataFrame]:
     import polars as pl
 
     check_columns(run.schema.inputs, table.columns, table.name)
     for chunk in table.chunks(rows=SCORING_ROWS):
         encoded = run.encoder.encode(chunk.frame, where=chunk.where)
         answers = run.answers([encoded.features()])
+        answers = run.calibrated(answers) if calibrated else answers
         if answers.ndim == 2:
             names = np.array(run.schema.label.classes)[answers.argmax(axis=1)] if len(answers) else []
             columns = [*answers.T, names]
