@@ -27,6 +27,7 @@ from crossrank.cli.app import (
 )
 from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
 from crossrank.cli.scoring import refuse, say_skipped, show_metrics
+from crossrank.cli.workers import let_the_first_talk, train_with_workers
 from crossrank.errors import listing
 
 Tracked = Literal["tensorboard", "mlflow"]
@@ -143,6 +144,9 @@ def train(
         float | None, typer.Option(help="Look this many minutes for settings on the validation rows first.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Train one model in this many processes, with TorchRec.", min=1)
+    ] = None,
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
     overwrite: Overwrite = False,
@@ -158,6 +162,11 @@ def train(
     sets = [*(sets or []), *([f"model.ensemble={ensemble}"] if ensemble else [])]
     settings = override(load_toml(config) if config else {}, sets)
     split = Config.parse(settings).split  # before anything is read
+    if workers is not None or Config.parse(settings).training.distributed:
+        refuse("--workers or training.distributed", seeds=seeds > 1 or None, tune=tune, profile=profile or None)
+        if workers is not None:
+            return train_with_workers(workers, into=into, how=lambda: _how_to_resume(into))
+        let_the_first_talk()
     divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
     meaning, opened = None, open_rows(data, divided, separator=separator, encoding=encoding)
     if isinstance(opened, EncodedDataset):
@@ -197,7 +206,8 @@ def train(
             say(f"warning: {run.report['training']['warning']}")
         if run.report["training"]["still_improving"]:
             say(f"note: the training {STILL_IMPROVING}")
-        _report(into)
+        if not out.quiet:
+            _report(into)
     say(f"run folder: {into}")
 
 

@@ -15,6 +15,7 @@ from crossrank.models.settings import check_share
 from crossrank.training.loss import LossName
 from crossrank.training.schedule import ScheduleName
 
+Placement = Literal["table-wise", "row-wise", "column-wise", "data-parallel"]
 LARGEST_PAIRED_BATCH = 8192
 LARGEST_DENSE_TABLE = 2_000_000  # weights: a pass over all of them is faster than finding the few to change
 
@@ -59,6 +60,12 @@ class TrainingSettings:
         "each evaluation that is not the best so far)",
     )
     warmup_steps: int = setting(0, "steps in which the learning rate rises to its full value")
+    distributed: bool = setting(False, "one of several processes that train one model, under torchrun or --workers")
+    placement: Mapping[str, Placement] = setting(
+        {},
+        "where the table of a feature lies in a distributed training, by feature, or 'all': table-wise, row-wise, "
+        "column-wise or data-parallel; left out, TorchRec's planner decides",
+    )
     epochs: int = setting(10, "passes over the training rows, at most")
     max_steps: int | None = setting(None, "steps, at most; left out, only epochs count")
     eval_every: int | None = setting(None, "steps between two evaluations on the validation rows; left out, an epoch")

@@ -73,6 +73,13 @@ def train(
     config = config if isinstance(config, Config) else Config.parse(config or {})
     tracker = find_tracker(track)
     keep_freed_memory()
+    if config.training.distributed:
+        from crossrank.training.distributed.train import train_distributed  # which needs TorchRec
+
+        run = Planned(into=into, config=config, seed=seed, on_evaluation=on_evaluation)
+        return train_distributed(
+            data, run, given, resume=resume, overwrite=overwrite, test=test, progress=progress, tracker=tracker
+        )
     with making(into, resume=resume, overwrite=overwrite) as folder:
         dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)
         run = Planned(into=into, config=as_made(given, dataset), seed=seed, on_evaluation=on_evaluation)
