@@ -165,7 +165,8 @@ def train(
     if workers is not None or Config.parse(settings).training.distributed:
         refuse("--workers or training.distributed", seeds=seeds > 1 or None, tune=tune, profile=profile or None)
         if workers is not None:
-            return train_with_workers(workers, into=into, how=lambda: _how_to_resume(into))
+            train_with_workers(workers, into=into, how=lambda: _how_to_resume(into))
+            return
         let_the_first_talk()
     divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
     meaning, opened = None, open_rows(data, divided, separator=separator, encoding=encoding)
@@ -194,6 +195,8 @@ def train(
         clock = StepClock() if profile else None
         with interruptible(lambda: _how_to_resume(into)):
             run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
+        if out.quiet:
+            return
         _say_filled_in(settings, run.config)
         if meaning is not None:
             _say_encodings(meaning, run.schema)
@@ -206,8 +209,7 @@ def train(
             say(f"warning: {run.report['training']['warning']}")
         if run.report["training"]["still_improving"]:
             say(f"note: the training {STILL_IMPROVING}")
-        if not out.quiet:
-            _report(into)
+        _report(into)
     say(f"run folder: {into}")
 
 

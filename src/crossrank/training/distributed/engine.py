@@ -150,14 +150,14 @@ class DistributedEngine:
     def _gathered(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Logits, labels, weights and groups of the rows of all processes; those of this one's logits have a graph."""
         columns = [torch.ones_like(batch.labels), batch.labels, batch.weights, batch.groups]
-        wide = logits.detach().view(len(logits), -1)
+        wide = logits.detach()[:, None] if logits.dim() == 1 else logits.detach()  # there may be no rows
         held = [column.double()[:, None] for column in columns if column is not None]
         sent = torch.zeros(self.share, wide.shape[1] + len(held), dtype=torch.float64, device=wide.device)
         sent[: len(wide)] = torch.cat([*held, wide], dim=1)
         found = self.world.gather(sent)
         is_row, own = found[:, 0] > 0, self.world.rank * self.share
         before, after = (int(part.sum()) for part in (is_row[:own], is_row[own + self.share :]))
-        others = found[is_row][:, len(held) :].to(logits.dtype).view(-1, *logits.shape[1:])
+        others = found[is_row][:, len(held) :].to(logits.dtype).reshape(-1, *logits.shape[1:])
         whole = torch.cat([others[:before], logits, others[len(others) - after :]])
         rest = iter(found[is_row].unbind(dim=1)[1 : len(held)])
         labels, weights, groups = (None if column is None else next(rest) for column in columns[1:])
