@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
 WORKERS = Path(__file__).parent / "workers.py"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
 
 
-def torchrun(*words, processes=2, check=True, **options):
+def torchrun(*words, processes=2, check=True, environment=None):
     """Run something in several processes; returns how it ended."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    environment = {**ENVIRONMENT, **(environment or {})}
     result = subprocess.run(
-        [*command, *map(str, words)], env=ENVIRONMENT, capture_output=True, text=True, check=False, **options
+        [*command, *map(str, words)], env=environment, capture_output=True, text=True, check=False
     )
     assert not check or result.returncode == 0, result.stdout + result.stderr
     return result

@@ -14,6 +14,7 @@ and without TorchRec: :func:`read_best` fills an ordinary model.
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_entries
 
 from crossrank.errors import RunError
 from crossrank.files import read_json, write_json
+from crossrank.models import Model
+from crossrank.nn import FeatureEmbedding
 from crossrank.runs.lifecycle import CHECKPOINT
 from crossrank.training.checkpoint import Position
 from crossrank.training.distributed.world import quietly
@@ -54,7 +57,7 @@ def save(engine: DistributedEngine, folder: Path, position: Position, tensors: M
             state.mkdir(parents=True)
     files, size = dict.fromkeys((f"random.{rank}" for rank in range(world.size)), 1), 0
     for name, entry in entries.items():
-        size += entry.numel() * 4
+        size += math.prod(entry.size()) * 4
         files.setdefault(name, 1 + size // FILE_BYTES)
     writer = HuggingFaceStorageWriter(str(state), fqn_to_index_mapping=files, save_distributed=True)
     with quietly():
@@ -88,11 +91,17 @@ def load(engine: DistributedEngine, folder: Path) -> tuple[Position, dict[str, T
     return Position(**values), tensors
 
 
-def read_best(engine: DistributedEngine, folder: Path) -> None:
-    """Fill the plain model with the best weights of the checkpoint; for one process alone."""
-    names = engine.model.state_dict()
-    plain = {name: tensor for name, tensor in engine.plain.state_dict().items() if name in names}
-    tables = {f"{TABLE}{name}": table.detach() for name, table in engine.whole.items()}
+def whole_tables(model: Model) -> dict[str, Tensor]:
+    """Every table of a plain model, under the name that it has in checkpoints: (v_i, e_i) each."""
+    layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
+    return {f"{n}_{i}": layer.table(i) for n, layer in enumerate(layers) for i in range(len(layer.vocab_sizes))}
+
+
+def read_best(model: Model, folder: Path) -> None:
+    """Fill a plain model with the best weights of a checkpoint; in one process, which needs no TorchRec."""
+    flat = {layer.weight.data_ptr() for layer in model.modules() if isinstance(layer, FeatureEmbedding)}
+    plain = {name: tensor for name, tensor in model.state_dict().items() if tensor.data_ptr() not in flat}
+    tables = {f"{TABLE}{name}": table.detach() for name, table in whole_tables(model).items()}
     _read({f"best.{name}": tensor for name, tensor in (plain | tables).items()}, _position(folder)[1], alone=True)
 
 

@@ -7,6 +7,7 @@ gradients, wherever they lie. So a step is what it would be in one process, but 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from crossrank.models import Model
 from crossrank.models.base import SPECIAL_IDS
 from crossrank.nn import FeatureEmbedding, Features
 from crossrank.training.device import uses_bfloat16
-from crossrank.training.distributed.checkpoint import engine_state
+from crossrank.training.distributed.checkpoint import engine_state, whole_tables
 from crossrank.training.distributed.model import ShardedModel, SharedSplit, interleaved
 from crossrank.training.distributed.optimizer import DistributedOptimizer
 from crossrank.training.distributed.placement import asked_for, plan, specs, tell
@@ -84,26 +85,23 @@ class DistributedEngine:
             model, split, settings, loss, seed, world
         )  # fmt: skip
         self.share = settings.batch_size // world.size
-        layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, FeatureEmbedding)}
-        sharded = {name: ShardedEmbedding(layer, str(i)) for i, (name, layer) in enumerate(layers.items())}
-        self.network = copy.deepcopy(model, {id(layer): sharded[name] for name, layer in layers.items()})
+        layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
+        sharded = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(layers)}
+        self.network = copy.deepcopy(model, {**sharded})
         self.layers = [layer for layer in sharded.values() if layer.tables is not None]
-        self.whole = {
-            own: layer.table(i)
-            for name, layer in layers.items() if layer.vocab_sizes
-            for i, own in enumerate(sharded[name].names)
-        }  # fmt: skip
-        tables, slots = {id(layer) for layer in model.tables()}, [slot.name for slot in model.layout.embedded]
+        self.whole = whole_tables(model)
+        slots = [slot.name for slot in model.layout.embedded]
         self.features = {
-            own: slots[i]
-            for name, layer in layers.items() if id(layer) in tables
-            for i, own in enumerate(sharded[name].names)
-        }  # fmt: skip
-        chosen = asked_for(settings.placement, {table: self.features.get(table, table) for table in self.whole})
+            table: feature
+            for layer in model.tables()
+            for table, feature in zip(sharded[id(layer)].names, slots, strict=True)
+        }
+        spoken = {table: self.features.get(table, table) for table in self.whole}
+        chosen = asked_for(settings.placement, spoken)
         with quietly():
             made = plan(self.network, chosen, world=world, batch_size=self.share)
             self.specs = specs(made)
-            self.placement = tell(made, {table: self.features.get(table, table) for table in self.whole})
+            self.placement = tell(made, spoken)
             env = ShardingEnv.from_process_group(dist.group.WORLD)
             sharders: Any = [RowSharder()]
             self.parallel = DistributedModelParallel(
@@ -134,7 +132,7 @@ class DistributedEngine:
     def step(self, share: Share) -> Tensor:
         self._expect(self.share)
         batch, world = share.batch, self.world
-        with torch.autocast(world.device.type, torch.bfloat16, enabled=self.bfloat16), quietly():
+        with torch.autocast(world.device.type, torch.bfloat16, enabled=self.bfloat16), self._quietly():
             logits = self.parallel(batch.features)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss = self.loss(*self._gathered(logits, batch))
@@ -142,6 +140,9 @@ class DistributedEngine:
         rest = penalty(self.network, self.settings.l2) if world.is_first else 0.0
         self.optimizer.step((loss + rest) * world.size)
         return loss.detach()[None]
+
+    def _quietly(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.optimizer.steps else quietly()  # what is told, is told at first
 
     def _expect(self, rows: int) -> None:
         for layer in self.layers:
@@ -177,7 +178,7 @@ class DistributedEngine:
         self._expect(-(-SCORING_ROWS // self.world.size))
         self.network.eval()
         device = self.world.device
-        with torch.no_grad(), quietly():
+        with torch.no_grad(), self._quietly():
             parts = [self.network.bounded_logits(_on(device, features)) for features in batches]
         self.network.train()
         return interleaved(parts, self.world).cpu()
@@ -197,7 +198,7 @@ class DistributedEngine:
             mean = torch.zeros(table.shape[1], dtype=table.dtype, device=self.world.device)
             for shard, weight in held:
                 mean[shard.columns] += share[shard.rows] @ weight
-            if self.placement[self.features[name]] != "data-parallel":
+            if self.specs[name] is not None:
                 self.world.sum(mean)
             for shard, weight in held:
                 for row in untrained:

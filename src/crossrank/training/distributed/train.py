@@ -143,7 +143,7 @@ def _train(
             for error in train_models(engine, [trainer], show_progress=progress).values():
                 raise error
             if world.is_first:
-                checkpoint.read_best(engine, shared)
+                checkpoint.read_best(model, shared)
                 engine.close()
                 trainer.model = engine.model
                 report = finish_run(trainer, run, test=test, initial=initial)
