@@ -11,6 +11,7 @@ import torch
 
 from crossrank.data import EncodedDataset
 from crossrank.training.checkpoint import Position
+from crossrank.training.distributed import checkpoint
 from crossrank.training.distributed.engine import DistributedEngine
 from crossrank.training.distributed.world import World, joined
 from crossrank.training.finish import seeded_model
@@ -57,6 +58,39 @@ def curve(world: World, dataset: EncodedDataset, values: dict, *, double: bool) 
         "losses": losses, "rows": rows, "raw": logits[False], "averaged": logits[True],
         "placement": engine.placement, "network": sum(p.double().sum().item() for p in engine.network.parameters()),
     }  # fmt: skip
+
+
+def answers(engine: DistributedEngine, dataset: EncodedDataset) -> list[float]:
+    """The validation logits of the averaged weights."""
+    with engine.using(averaged=True):
+        valid = engine.placed(dataset.valid)
+        return engine.model.predict_logits(batch.features for batch in valid.batches(16384)).tolist()
+
+
+def saved(world: World, dataset: EncodedDataset, values: dict, *, folder: str, steps: int) -> dict:
+    """Take some steps, note the weights as the best ones, and save a checkpoint; then take some more."""
+    engine = engine_for(world, dataset, Config.parse(values), double=False)
+    position = Position()
+    walk = take_steps(engine, position, total_steps=2 * steps, batches_per_epoch=10**6)
+    for _ in range(steps):
+        next(walk)
+    found = answers(engine, dataset)
+    with engine.using(averaged=True):
+        best = {f"best.{name}": tensor.clone() for name, tensor in engine.model.state_dict().items()}
+    buffers = {f"buffer.{name}": tensor for name, tensor in engine.model.named_buffers()}
+    checkpoint.save(engine, Path(folder), position, {**engine.state(), **best, **buffers})
+    parts = [shard.place for shard, _, _ in engine.shards()]
+    return {"answers": found, "parts": parts, "later": [loss.item() for _, loss in walk]}
+
+
+def loaded(world: World, dataset: EncodedDataset, values: dict, *, folder: str, steps: int) -> dict:
+    """Open the checkpoint, and take the same further steps."""
+    engine = engine_for(world, dataset, Config.parse(values), double=False)
+    position, tensors = checkpoint.load(engine, Path(folder))
+    engine.restore(tensors)
+    found = answers(engine, dataset)
+    walk = take_steps(engine, position, total_steps=2 * steps, batches_per_epoch=10**6)
+    return {"answers": found, "later": [loss.item() for _, loss in walk]}
 
 
 def main() -> None:

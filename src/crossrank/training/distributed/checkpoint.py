@@ -55,12 +55,12 @@ def save(engine: DistributedEngine, folder: Path, position: Position, tensors: M
         if world.is_first:
             shutil.rmtree(state, ignore_errors=True)
             state.mkdir(parents=True)
-    files, size = dict.fromkeys((f"random.{rank}" for rank in range(world.size)), 1), 0
-    for name, entry in entries.items():
-        size += math.prod(entry.size()) * 4
-        files.setdefault(name, 1 + size // FILE_BYTES)
-    writer = HuggingFaceStorageWriter(str(state), fqn_to_index_mapping=files, save_distributed=True)
     with quietly():
+        files, size = dict.fromkeys((f"random.{rank}" for rank in range(world.size)), 1), 0
+        for name, entry in entries.items():
+            size += math.prod(entry.size()) * 4
+            files.setdefault(name, 1 + size // FILE_BYTES)
+        writer = HuggingFaceStorageWriter(str(state), fqn_to_index_mapping=files, save_distributed=True)
         write_entries(entries, storage_writer=writer)
     with world.together():
         if world.is_first:

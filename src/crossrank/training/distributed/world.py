@@ -100,7 +100,11 @@ def joined(device: str) -> Iterator[World]:
     if place.type == "cuda":
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(place)
-    dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE)
+    store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt-{attempt}", store)  # the addresses of processes that died are still in it
+    backend = "nccl" if place.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield World(dist.get_rank(), dist.get_world_size(), place)
         dist.barrier()  # or one that is quick to leave breaks the others' last words
