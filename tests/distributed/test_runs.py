@@ -166,7 +166,7 @@ def test_a_table_over_one_processs_memory_trains_when_two_share_it(wide_dataset,
         "--set",
         "training.placement={all='row-wise'}",
     ]
-    memory = {"MEMORY": str(6 * 250_000 * 64 * 4)}  # weights, m, v, average, the best ones; and copies to write
+    memory = {"MEMORY": str(8 * 250_000 * 64 * 4)}  # weights, m, v, average, the best ones; and copies to write
     words += ["--set", "training.max_steps=6"]
     one = disturbed(wide_dataset, tmp_path / "one", *words, environment=memory, processes=1, check=False)
     assert one.returncode != 0
