@@ -21,7 +21,8 @@ from crossrank.evaluation.metrics import badness
 from crossrank.schema import Schema
 from crossrank.training import Config, train
 from crossrank.training.plan import as_made
-from crossrank.training.remember import try_memory, without_memory
+from crossrank.training.remember import try_memory
+from crossrank.training.settings import without_memory
 from crossrank.training.train import dataset_of
 
 KNOBS: dict[str, tuple[Any, ...]] = {

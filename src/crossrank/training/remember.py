@@ -32,7 +32,7 @@ from crossrank.runs import Run
 from crossrank.schema import Cross, LabelKind
 from crossrank.training.finish import complete_run, measured_splits
 from crossrank.training.plan import Planned
-from crossrank.training.settings import Config
+from crossrank.training.settings import Config, without_memory
 from crossrank.training.train import train_or_resume
 
 MOST_ROWS = 200_000  # that are looked at
@@ -156,12 +156,3 @@ def regress(inputs: Doubles, labels: Doubles, kind: LabelKind) -> Doubles:
 
 def _best(found: Sequence[Missed], most: int) -> list[tuple[str, ...]]:
     return [one.columns for one in found[:most] if one.gain > max(CERTAIN * one.error, LEAST_GAIN)]
-
-
-def without_memory(config: Config | Mapping[str, Any], **model: Any) -> Config | dict[str, Any]:
-    """The same settings for one training, after what is to be remembered was decided."""
-    if isinstance(config, Config):
-        training = dataclasses.replace(config.training, memory="none")
-        return dataclasses.replace(config, model=dataclasses.replace(config.model, **model), training=training)
-    parts = {"model": model, "training": {"memory": "none"}}
-    return {**config, **{key: {**config.get(key, {}), **own} for key, own in parts.items()}}

@@ -27,8 +27,8 @@ from crossrank.training.finish import finish_run, seeded_model
 from crossrank.training.plan import Planned, as_made, changes, write_plan
 from crossrank.training.prior import with_class_weights
 from crossrank.training.regression import as_learned
-from crossrank.training.remember import try_memory, without_memory
-from crossrank.training.settings import Config
+from crossrank.training.remember import try_memory
+from crossrank.training.settings import Config, without_memory
 from crossrank.training.train import dataset_of, train, train_or_resume
 from crossrank.training.trainer import Trainer, threads, train_models
 

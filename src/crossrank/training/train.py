@@ -24,7 +24,7 @@ from crossrank.training.plan import Planned, as_made, check_resumed, check_split
 from crossrank.training.prior import with_class_weights
 from crossrank.training.profile import StepClock
 from crossrank.training.regression import as_learned
-from crossrank.training.settings import Config
+from crossrank.training.settings import Config, without_memory
 from crossrank.training.trackers import Tracker, find_tracker
 from crossrank.training.trainer import Trainer, train_models
 
@@ -75,6 +75,20 @@ def train(
     config = config if isinstance(config, Config) else Config.parse(config or {})
     find_tracker(track)  # before anything is read
     keep_freed_memory()
+    if config.training.distributed:
+        from crossrank.training.distributed.train import train_distributed  # which needs TorchRec
+
+        run = Planned(into=into, config=config, seed=seed, on_evaluation=on_evaluation)
+        return train_distributed(
+            data,
+            run,
+            given,
+            resume=resume,
+            overwrite=overwrite,
+            test=test,
+            progress=progress,
+            tracker=find_tracker(track),
+        )
     with making_run(into, resume=resume, overwrite=overwrite) as folder:
         dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)
         with dataset.verifying():
@@ -125,7 +139,7 @@ def _make(
     """Train what a run asks for, one model or several, and write it into the folder."""
     about: dict[str, Any] = {}
     if run.config.training.memory == "auto":
-        from crossrank.training.remember import finish_remembered, try_memory, without_memory  # which call `train`
+        from crossrank.training.remember import finish_remembered, try_memory  # which call `train`
 
         found = try_memory(dataset, given, folder, seed=run.seed, **options)
         if found and run.config.model.ensemble == 1:
