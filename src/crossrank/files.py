@@ -78,7 +78,8 @@ def write_tensors(path: Path, save: Callable[[Any, Path], None], tensors: Any) -
 
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object with a checksum of itself, which :func:`is_as_written` compares."""
-    return {**content, "checksum": checksum_of(content)}
+    rest = _unsigned(content)
+    return {**rest, "checksum": checksum_of(rest)}
 
 
 def is_as_written(content: Mapping[str, Any]) -> bool:
@@ -87,8 +88,11 @@ def is_as_written(content: Mapping[str, Any]) -> bool:
     >>> is_as_written(signed({"rows": 7})), is_as_written(signed({"rows": 7}) | {"rows": 8})
     (True, False)
     """
-    rest = {key: value for key, value in content.items() if key != "checksum"}
-    return "checksum" not in content or content["checksum"] == checksum_of(rest)
+    return "checksum" not in content or content["checksum"] == checksum_of(_unsigned(content))
+
+
+def _unsigned(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key != "checksum"}
 
 
 def checksum_of(content: Any) -> str:

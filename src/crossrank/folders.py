@@ -83,7 +83,7 @@ def locked(target: Path, error: type[CrossRankError]) -> Iterator[None]:
             os.truncate(lock, 0)
             os.write(lock, who.encode(errors="replace")[:1000])
         for other in target.parent.glob(f".*{LOCK}"):
-            _settle_killed(other.with_name(other.name[1 : -len(LOCK)]))
+            recover(other.with_name(other.name[1 : -len(LOCK)]))
         settle(target)
         yield
     finally:
@@ -141,9 +141,17 @@ def settle(target: Path) -> None:
 
 
 def recover(target: Path) -> None:
-    """For those who read: where a killed command took a folder's name away, it gets it back."""
-    if not target.exists() or is_marked(target):
-        _settle_killed(target.absolute())
+    """Before a look at a name: settle what a command left that was killed; its lock is there, and nobody holds it."""
+    place = _lock_of(target.absolute())
+    if fcntl is None:
+        return
+    with contextlib.suppress(OSError):  # it is not there, or held, or somebody else's
+        lock = _take(place, new=False)
+        try:
+            settle(target)
+            temporary_of(target).unlink(missing_ok=True)
+        finally:
+            _let_go(place, lock)
 
 
 def remove(folder: Path) -> None:
@@ -198,20 +206,6 @@ def _let_go(place: Path, lock: int | None) -> None:
         with contextlib.suppress(OSError):
             place.unlink()
         os.close(lock)
-
-
-def _settle_killed(target: Path) -> None:
-    """Settle what a command left that was killed: its lock is there, and nobody holds it."""
-    place = _lock_of(target)
-    if fcntl is None:
-        return
-    with contextlib.suppress(OSError):  # it is not there, or held, or somebody else's
-        lock = _take(place, new=False)
-        try:
-            settle(target)
-            temporary_of(target).unlink(missing_ok=True)
-        finally:
-            _let_go(place, lock)
 
 
 def _holder(place: Path) -> str:

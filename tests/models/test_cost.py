@@ -65,6 +65,13 @@ FORMULAS = {  # settings: embedding, interaction, deep, output; each (parameters
         dense(D, 8, H),
         (D + H + 1, D + H),
     ),
+    "pooled pairs": (
+        {"structure": "parallel", "cross": {"num_layers": 1, "pooled": "first"}, **DEEP},
+        (TABLE, 0),
+        (D * D + D, D * D + D + D * D + N * D),  # … the products of each feature, then x0's with each
+        dense(D + N * (N + 1) // 2, 8, H),
+        (D + H + 1, D + H),
+    ),
     "dcn": (
         {"name": "dcn", "cross": {"num_layers": 3}, **DEEP},
         (TABLE, 0),

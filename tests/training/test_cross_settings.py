@@ -78,6 +78,23 @@ def test_models_that_share_a_program_are_those_trained_alone(cross, plain_datase
         assert_close(weights_of(member), weights_of(one), rtol=0, atol=1e-4)
 
 
+def test_a_killed_training_of_separable_layers_and_pooled_pairs_resumes_to_the_same_weights(
+    dataset, tmp_path, monkeypatch, kill_at_step
+) -> None:
+    cross = {"context": ["user"], "gate": "information", "pooled": "first"}
+    config = {
+        "model": {"embedding": {"dim": 4}, "structure": "parallel", "cross": cross, "deep": {"sizes": [8]}},
+        "training": {"max_steps": 8, "eval_every": 3, "heads": "distil", "device": "cpu"},
+    }
+    whole = train(dataset, into=tmp_path / "whole", config=config)
+    kill_at_step(6)
+    with pytest.raises(KeyboardInterrupt):
+        train(dataset, into=tmp_path / "cut", config=config)
+    monkeypatch.undo()
+    resumed = train(dataset, into=tmp_path / "cut", config=config, resume=True)
+    assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("l2", [0.0, 0.01])
 def test_training_leaves_the_forbidden_block_at_zero_and_a_reopened_run_too(l2, dataset, tmp_path) -> None:
     config = {

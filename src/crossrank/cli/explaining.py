@@ -176,7 +176,7 @@ def _features(run: Path, *, top: int) -> Found:
     opened = Run.open(run)
     features = opened.importance[:top]
     rows = [(one["feature"], f"{one['importance']:.5f}", f"{one['deviation']:.5f}") for one in features]
-    metric = {"real": "RMSE", "grade": "loss of NDCG@10"}.get(opened.schema.label.kind, "log loss")
+    metric = {"real": "RMSE", "grade": "loss 1 - NDCG@10"}.get(opened.schema.label.kind, "log loss")
     title = f"importance: how much the {metric} rises when a feature is shuffled"
     absent = "this run was trained before importance was kept: train it again"
     return Found(features, title, ("feature", "importance", "deviation"), rows, absent=absent)

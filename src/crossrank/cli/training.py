@@ -187,6 +187,7 @@ def train(
         with interruptible(lambda: _how_to_resume(into)):
             run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
         _say_filled_in(settings, run.config)
+        _say_memory(run.report.get("memory", []))
         if meaning is not None:
             _say_encodings(meaning, run.schema)
         if clock:
@@ -211,6 +212,15 @@ def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
     chosen = [f"{key}={value}" for key, value in flatten(config).items() if value != plain[key]]
     if chosen:
         say(f"left out, so chosen for these rows: {', '.join(chosen)}")
+
+
+def _say_memory(tried: list[dict[str, Any]]) -> None:
+    """Tell what became of memories of pairs of columns that were tried."""
+    for one in tried:
+        names = [" x ".join(columns) for columns in one["of"]]
+        verdict = "kept" if one["pays"] else "left out"
+        gain = f"{one['gain']:.4f} ± {one['error']:.4f}"
+        say(f"memory of {listing(names, most=3)}: gained {gain} on the validation rows, {verdict}")
 
 
 def _say_encodings(asked: Any, made: Any) -> None:

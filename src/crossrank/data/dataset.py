@@ -164,10 +164,11 @@ class Split:
 class EncodedDataset:
     """An encoded dataset on disk, larger than memory if need be."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any], encoder: Encoder, arrays: dict[str, Any]) -> None:
-        self.path, self.manifest, self.encoder, self._arrays = path, manifest, encoder, arrays
-        checksums = {name: about["checksum"] for name, about in manifest["arrays"].items()}
-        self._verification = Verification(path, arrays, checksums)
+    def __init__(self, path: Path, manifest: dict[str, Any], encoder: Encoder) -> None:
+        self.path, self.manifest, self.encoder = path, manifest, encoder
+        abouts = manifest["arrays"].items()
+        self._arrays = {name: map_array(path / name, about["dtype"], about["shape"]) for name, about in abouts}
+        self._verification = Verification(path, self._arrays, {name: about["checksum"] for name, about in abouts})
 
     @classmethod
     def open(cls, path: Path | str) -> EncodedDataset:
@@ -180,12 +181,10 @@ class EncodedDataset:
         path = Path(path)
         recover(path)
         manifest = _read_manifest(path)
-        abouts = manifest["arrays"].items()
-        arrays = {name: map_array(path / name, about["dtype"], about["shape"]) for name, about in abouts}
         checksums = {f"encoder/{name}": expected for name, expected in manifest["encoder"].items()}
         files = Contents(path, checksums, DataError, hint=AGAIN)
         files.verify()
-        return cls(path, manifest, files.read("encoder", Encoder.load), arrays)
+        return cls(path, manifest, files.read("encoder", Encoder.load))
 
     @property
     def schema(self) -> Schema:

@@ -154,6 +154,7 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
         else:
             counted.append(dataclasses.replace(column, min_count=1, max_size=None, hash_size=None))
     label = draft.label or Label(name="no label")
+    label = Label(name=label.name, kind="real") if label.kind == "grade" else label  # its group is described too
     return Schema([*counted, *(Categorical(name=name) for name in others)], label)
 
 

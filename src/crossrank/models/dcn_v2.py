@@ -103,8 +103,7 @@ class DCNV2(Model):
 
     def _paths(self, x0: Tensor) -> list[Tensor]:
         """What stands side by side under the output layer: each cross network and the deep one, or that alone."""
-        networks = [cast(CrossNetwork, network) for network in self.cross]
-        steps = [network.steps(x0) for network in networks]
+        steps = [cast(CrossNetwork, one).steps(x0) if self.pooled else [one(x0)] for one in self.cross]
         crossed = [one[-1] for one in steps]  # (B, D) each
         if self.structure == "cross-only":
             return crossed

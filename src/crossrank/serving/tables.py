@@ -11,7 +11,7 @@ import numpy as np
 from crossrank.data.encoder import check_columns
 from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import DataError, listing
-from crossrank.folders import making
+from crossrank.folders import making, recover
 from crossrank.runs import Run
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def predict_table(
     suffixes = [*SEPARATORS, ".parquet"]
     if into.suffix not in suffixes:
         raise DataError(f"The file to write must end in one of {listing(suffixes)}; got '{into.name}'.")
+    recover(into)
     if into.exists() and not overwrite:
         raise DataError(f"{into} must not exist yet; it does.", hint="Choose another name, or pass --overwrite.")
     table = open_table(source, **table_options)

@@ -72,6 +72,9 @@ class TrainingSettings:
         "how many times a row of class 1 counts; balanced: as much as makes both classes weigh the same. Answers are "
         "corrected for it",
     )
+    memory: Literal["none", "auto"] = setting(
+        "none", "auto: statistics of pairs of columns and of single ones, if they do better on the validation rows"
+    )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     table_decay: float = setting(0.0, "ρ: at each step every embedding row shrinks by 1 - ρ times the learning rate")
     schedule: ScheduleName = setting(
