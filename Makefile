@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN    ?= runs/demo
 
-.PHONY: help demo serve-demo test test-fast test-browser check format docs clean
+.PHONY: help demo serve-demo test test-fast test-browser torture check format docs clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,9 @@ test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's C
 	@command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
 	@$(PIP) -e '.[browser]'
 	@$(BIN)/python -m pytest -q tests/reports tests/serving/http/test_page.py
+
+torture: $(VENV)/.dev  ## kill every command at its file operations, and let the disk fail it, 2,000 times
+	@$(BIN)/python tests/torture/torture.py --cases 2000
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .

@@ -134,7 +134,7 @@ def settle(target: Path) -> None:
         for name in SCAFFOLD if (target / "run.json").is_file() else ():
             delete(target / name)
         (target / MARK).unlink()
-    if is_marked(old):
+    if is_marked(old) or (old.is_dir() and not any(old.iterdir())):
         remove(old)
     if is_marked(partial) and not has_checkpoint(partial):
         remove(partial)
@@ -155,12 +155,13 @@ def recover(target: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that is ours, its mark last: what a kill leaves of it is marked, or empty."""
+    """Remove a folder that is ours, its mark last: what is left of it, after a kill or a failure, is marked or empty."""
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             if entry.name != MARK:
                 delete(entry)
-        (folder / MARK).unlink(missing_ok=True)
+        if [entry.name for entry in folder.iterdir()] == [MARK]:
+            (folder / MARK).unlink()
         folder.rmdir()
 
 
