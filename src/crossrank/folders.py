@@ -155,7 +155,7 @@ def recover(target: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that is ours, its mark last: what is left of it, after a kill or a failure, is marked or empty."""
+    """Remove a folder that is ours, its mark last: what a kill or a failure leaves of it is marked, or empty."""
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             if entry.name != MARK:
