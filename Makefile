@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN    ?= runs/demo
+DISTRIBUTED := .venv-distributed
 
-.PHONY: help demo serve-demo test test-fast test-browser torture check format docs clean
+.PHONY: help demo serve-demo test test-fast test-browser test-distributed torture check format docs clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +29,10 @@ test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's C
 	@$(PIP) -e '.[browser]'
 	@$(BIN)/python -m pytest -q tests/reports tests/serving/http/test_page.py
 
+test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec, in an environment of their own
+	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed src/crossrank/training/distributed \
+		tests/docs/test_guides.py -k 'not test_guides or several_processes'
+
 torture: $(VENV)/.dev  ## kill every command at its file operations, and let the disk fail it, 2,000 times
 	@$(BIN)/python tests/torture/torture.py --cases 2000
 
@@ -45,7 +50,7 @@ docs: $(VENV)/.docs  ## the documentation, as pages in site/
 	@echo "open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
 
 clean:           ## remove the environment, the pages and caches
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DISTRIBUTED) site .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
@@ -65,4 +70,15 @@ $(VENV)/.docs: $(VENV)/.core
 
 $(VENV)/.dev: $(VENV)/.core
 	@$(PIP) -e '.[dev]'
+	@touch $@
+
+# TorchRec's own requirements name the CUDA build of fbgemm, half a gigabyte; on a processor it runs with the other one.
+$(DISTRIBUTED)/.ready: pyproject.toml constraints.txt
+	@echo "installing crossrank and TorchRec into $(DISTRIBUTED)" >&2
+	@test -x $(DISTRIBUTED)/bin/python || $(PYTHON) -m venv $(DISTRIBUTED)
+	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest fsspec
+	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0
+	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		tensordict==0.15.3 torchmetrics==1.9.0 pyre-extensions==0.0.32 tqdm
 	@touch $@

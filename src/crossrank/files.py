@@ -102,6 +102,8 @@ def checksum_of(content: Any) -> str:
 
 def checksum(path: Path) -> str:
     """The BLAKE2 checksum of a file's bytes."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a file", str(path))  # but a device, whose end may never come
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

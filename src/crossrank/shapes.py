@@ -14,12 +14,14 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, NotRequired, TypeVar, get_args, get_origin
+from pathlib import PurePosixPath
+from typing import Any, Literal, NewType, NotRequired, TypeVar, get_args, get_origin
 
 from crossrank.errors import ConfigError, did_you_mean, listing
 
 T = TypeVar("T")
 DEEPEST = 32
+FileName = NewType("FileName", str)  # of a file below a folder
 
 
 def parse(cls: type[T], values: Mapping[str, Any], *, path: str = "") -> T:
@@ -105,12 +107,17 @@ def checked(kind: Any, value: Any, path: str = "") -> Any:
             checked(args[0], item, f"{path}[{i}]") for i, item in enumerate(value)
         )
     if origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
-        return {_text(str(key), path): checked(args[1], item, join(path, str(key))) for key, item in value.items()}
+        return {
+            checked(args[0], str(key), path): checked(args[1], item, join(path, str(key)))
+            for key, item in value.items()
+        }
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value):
         return float(value)
     if kind is int and type(value) is int and -(2**63) <= value < 2**63:
         return value
     if kind is str and type(value) is str:
+        return _text(value, path)
+    if kind is FileName and type(value) is str and _is_inside(value):
         return _text(value, path)
     if (kind in (bool, type(None)) or dataclasses.is_dataclass(kind)) and type(value) is kind:
         return value
@@ -160,6 +167,11 @@ def _text(value: str, path: str) -> str:
     return value
 
 
+def _is_inside(name: str) -> bool:
+    parts = PurePosixPath(name)
+    return bool(parts.parts) and not parts.is_absolute() and ".." not in parts.parts and not {*name} & {*"\\:\0"}
+
+
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
@@ -192,7 +204,8 @@ def _read_union(kinds: Sequence[Any], value: Any, path: str) -> Any:
 
 
 def _spoken(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "left out"}
+    names: dict[Any, str] = {FileName: "the name of a file below the folder"}
+    names |= {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "left out"}
     if kind in names:
         return names[kind]
     if get_origin(kind) is Literal:

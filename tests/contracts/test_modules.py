@@ -96,6 +96,9 @@ CASES: dict[str, Case] = {
     "CrossNetwork mixture": Case(
         made("CrossNetwork", DIM, num_layers=2, layer="mixture", rank=2, num_experts=2, activation="tanh"), one
     ),
+    "PairProducts": Case(
+        made("PairProducts", [2, 1, 2, 1]), lambda rows: (torch.arange(36.0).reshape(6, 6) / 36, *two(rows))
+    ),
     "DeepNetwork": Case(made("DeepNetwork", DIM, sizes=[8, 4], activation="tanh"), one),
     "Linear": Case(made("Linear", DIM, 4), one),
     "OutputLayer": Case(made("OutputLayer", DIM), one),
@@ -192,9 +195,9 @@ def double(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def row_of(arguments: tuple[Any, ...], i: int) -> tuple[Any, ...]:
-    """One row alone."""
+    """One row alone; what has no rows, such as a kernel, stays."""
     if not isinstance(arguments[0], Features):
-        return tuple(value[i : i + 1] for value in arguments)
+        return tuple(value[i : i + 1] if len(value) == len(arguments[-1]) else value for value in arguments)
     categorical, numeric, bags = arguments[0]
     own = (Bag(ids[offsets[i] : offsets[i + 1]], offsets[i : i + 2] - offsets[i]) for ids, offsets in bags)
     return (Features(categorical[i : i + 1], numeric[i : i + 1], tuple(own)),)

@@ -98,6 +98,39 @@ def test_the_matrix_of_the_other_layers_is_what_they_multiply_with() -> None:
     torch.testing.assert_close(vector.matrix(xl) @ xl[0], (xl[0] @ vector.weight).detach().expand(5))
 
 
+@pytest.mark.parametrize("structure", ["stacked", "parallel"])
+def test_a_pair_s_strength_is_how_far_its_pooled_number_and_its_products_move_the_logit(dataset, structure) -> None:
+    torch.manual_seed(1)
+    settings = {"structure": structure, "embedding": {"dim": 3}, "deep": {"sizes": [6], "activation": "tanh"}}
+    settings |= {"cross": {"num_layers": 1, "pooled": "first"}}
+    model = build_model(parse_model_settings(settings), dataset.features)
+    features = next(iter(dataset.valid.batches(4096, seed=0))).features
+    x0 = model.embedding(features).detach()
+    (layer,) = model.cross[0].layers
+    crossed = layer(x0, x0).detach().requires_grad_()
+    names, widths = model.layout.names, [slot.width for slot in model.layout.slots]
+    parts, blocks = x0.split(widths, dim=1), [rows.split(widths, dim=1) for rows in layer.weight.detach().split(widths)]
+
+    def products(i, j, left, right):
+        return (left[i] * (right[j] @ blocks[i][j].T)).sum(dim=1)
+
+    pairs = [(i, j) for i in range(len(widths)) for j in range(i, len(widths))]
+    numbers = [products(i, j, parts, parts) + (products(j, i, parts, parts) if i != j else 0) for i, j in pairs]
+    pooled = torch.stack(numbers, dim=1).requires_grad_()
+    hidden = model.deep(torch.cat([crossed if structure == "stacked" else x0, pooled], dim=1))
+    logits = model.output(hidden if structure == "stacked" else torch.cat([crossed, hidden], dim=1))
+    by_crossed, by_pooled = torch.autograd.grad(logits.sum(), [crossed, pooled])
+    torch.testing.assert_close(logits, model(features), rtol=1e-4, atol=1e-5)
+    centred = [part - part.mean(dim=0) for part in parts]
+    moving = [g * part for g, part in zip(by_crossed.split(widths, dim=1), centred, strict=True)]
+    found = {cross.features: cross.strength for cross in measure_crosses(model, dataset.valid)}
+    for number, (i, j) in enumerate(pairs):
+        ways = [(i, j), (j, i)] if i != j else [(i, i)]
+        moved = sum(products(a, b, moving, centred) for a, b in ways)
+        moved = moved + by_pooled[:, number] * sum(products(a, b, centred, centred) for a, b in ways)
+        assert found[names[i], names[j]] == pytest.approx(moved.square().mean().sqrt().item(), rel=1e-3, abs=1e-7)
+
+
 @pytest.mark.parametrize("structure", ["stacked", "parallel", "cross-only"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_norm_and_strength_equal_loops_over_the_definition(dataset, structure, layer) -> None:
@@ -143,7 +176,7 @@ class DoubleInput(torch.nn.Module):
         super().__init__()
         self.model, self.layout = model, model.layout
         self.cross_networks, self.cross_layers = model.cross_networks, model.cross_layers
-        self.in_units = model.in_units
+        self.in_units, self.pools = model.in_units, model.pools
 
     @property
     def members(self):

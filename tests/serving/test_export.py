@@ -37,6 +37,7 @@ CASES = {
     "a number": {"label": Label(name="y", kind="real")},
     "separable": {"cross": {"context": ["user", "age", "price"]}},
     "switches": {"cross": {"source": "previous", "inner": "relu", "heads": 2, "gate": "information"}},
+    "pooled": {"cross": {"pooled": "each", "context": ["user"]}},
     "ids alone": {"columns": [Categorical(name="user")]},
     "numbers alone": {"columns": [Numeric(name="age", encoding="scalar")]},
     "a linear term without numbers": {"name": "fm", "columns": [Categorical(name="user"), Categorical(name="tags")]},

@@ -66,6 +66,7 @@ def test_every_model_ranks_by_its_own_scores_in_its_own_order(dataset, items, co
         ({"inner": "relu", "heads": 2, "gate": "information"}, "split"),
         ({"source": "previous", "inner": "relu"}, "plain"),
         ({"context": ["user", "hour"]}, "split"),
+        ({"pooled": "first"}, "plain"),
     ],
     ids=str,
 )

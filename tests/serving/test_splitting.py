@@ -118,6 +118,11 @@ def test_several_networks_are_summed_or_stand_side_by_side(structure) -> None:
     assert_split(build(structure=structure, cross={"num_networks": 2}, **DEEP), 40)
 
 
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_masked_crosses_of_x0_are_taken_apart_too(num_layers) -> None:
+    assert_split(build(name="lcn", cross={"num_layers": num_layers}), 40)
+
+
 @pytest.mark.parametrize("sizes", [[], [5], [6, 4]], ids=str)
 def test_the_first_layer_of_a_deep_network_is_taken_apart(sizes) -> None:
     assert_split(build(name="dnn", deep={"sizes": sizes}), 40)

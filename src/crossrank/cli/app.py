@@ -75,12 +75,9 @@ def new_path(about: str) -> Any:
     """The option for what a command makes, which must have a name."""
 
     def check(path: Path | None) -> Path | None:
-        if path is not None and not path.name:
-            raise ConfigError(f"--into must be a name, or a path that ends in one; got '{path}'.")
-        if path is not None and len(os.fsencode(path.name)) > LONGEST_NAME:
-            raise ConfigError(
-                f"The last part of --into may have {LONGEST_NAME} bytes; got {len(os.fsencode(path.name))}."
-            )
+        size = LONGEST_NAME if path is None else len(os.fsencode(path.name))
+        if not 0 < size <= LONGEST_NAME:
+            raise ConfigError(f"The last part of --into must have 1 to {LONGEST_NAME} bytes; got {size} in '{path}'.")
         return path
 
     return typer.Option("--into", help=about, callback=check)

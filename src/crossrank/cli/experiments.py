@@ -59,7 +59,7 @@ def tune(
     stages: Annotated[int, typer.Option(help="Coarse to fine; 1 for a single search.")] = 2,
     rates: Annotated[int, typer.Option(help="Learning rates for each setting; on a GPU they train as one.")] = 1,
     seeds: Annotated[int, typer.Option(help="Final trainings of the winner, measured on the test rows.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the search.", min=0, max=2**32 - 1)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Settings at a time; left out, one for each core.")] = None,
     as_json: Json = False,
 ) -> None:

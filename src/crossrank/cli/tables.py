@@ -87,7 +87,7 @@ def data_synthesize(
     output: Annotated[
         Literal["text", "encoded"], typer.Option("--format", help="Criteo's text, or a dataset ready to train on.")
     ] = "text",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.", min=0, max=2**63 - 1)] = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:

@@ -23,12 +23,14 @@ from crossrank.data.arrays import map_array
 from crossrank.data.batches import Batch, GroupedOrder, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
+from crossrank.data.soundness import check_rows
 from crossrank.data.splits import SPLITS
 from crossrank.data.verification import AGAIN, Verification
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
 from crossrank.files import Contents, is_as_written, read_json
 from crossrank.folders import is_marked, recover
 from crossrank.schema import Feature, Schema
+from crossrank.shapes import FileName
 
 if TYPE_CHECKING:
     from crossrank.data.table import Table
@@ -169,6 +171,7 @@ class EncodedDataset:
         abouts = manifest["arrays"].items()
         self._arrays = {name: map_array(path / name, about["dtype"], about["shape"]) for name, about in abouts}
         self._verification = Verification(path, self._arrays, {name: about["checksum"] for name, about in abouts})
+        self._sound: set[str] = set()  # splits whose rows were looked at
 
     @classmethod
     def open(cls, path: Path | str) -> EncodedDataset:
@@ -228,13 +231,21 @@ class EncodedDataset:
         if kept is not None and name != "train":  # rows that are measured: a negative one stands for 1 / kept
             each = np.where(labels == 0, np.float32(1 / kept), np.float32(1))
             weights = each if weights is None else each * weights
-        return Split(LabeledRows(rows, labels, weights, groups, given.get("times")))
+        labeled = LabeledRows(rows, labels, weights, groups, given.get("times"))
+        if name not in self._sound:
+            count, where = self.num_rows[name], f"{self.path / name}"
+            check_rows(labeled, self.features, self.schema.label, num_rows=count, where=where)
+            self._sound.add(name)
+        return Split(labeled)
 
     def _has(self, split: str, name: str) -> bool:
         return f"{split}/{name}.npy" in self._arrays
 
     def _array(self, split: str, name: str) -> Any:
-        return self._arrays[f"{split}/{name}.npy"]
+        key = f"{split}/{name}.npy"
+        if key not in self._arrays:
+            raise DataError(f"{self.path / MANIFEST} must know {key}; it does not.", hint=PREPARE_AGAIN)
+        return self._arrays[key]
 
     @cached_property
     def train(self) -> Split:
@@ -318,7 +329,7 @@ class _Written(TypedDict):
     """manifest.json"""
 
     splits: dict[str, _Rows]
-    arrays: dict[str, _Array]
-    encoder: dict[str, str]
+    arrays: dict[FileName, _Array]
+    encoder: dict[FileName, str]
     fingerprint: str
     split: NotRequired[dict[str, Any]]

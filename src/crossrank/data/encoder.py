@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from crossrank.data.cell_codes import CellCodes
 from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.derived import rows_with_derived, with_derived
+from crossrank.data.forking import use_polars
 from crossrank.data.number_codes import NumberFloats, NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.parallel import for_each
@@ -167,11 +168,15 @@ class Encoder:
 
     def counts(self, name: str) -> NDArray[np.int64]:
         """Training occurrences of an embedded feature's values by id, missing and unseen included."""
-        crosses = {name: one for name, one in self.crosses.items() if one.cross.ids}
-        known = {**self.vocabularies, **self.values, **crosses}
+        known = self._counted
         if name not in known:
             raise SchemaError(f"Counts are kept for {listing(known)}; got '{name}'.", hint=did_you_mean(name, known))
         return known[name].counts
+
+    @cached_property
+    def _counted(self) -> dict[str, AnyVocabulary | NumberVocabulary | CellCodes]:
+        crosses = {name: one for name, one in self.crosses.items() if one.cross.ids}
+        return {**self.vocabularies, **self.values, **crosses}
 
     def encode(self, frame: pl.DataFrame, *, where: Where = in_data_frame) -> EncodedRows:
         """Encode the feature columns of a data frame; other columns and their order do not matter.
@@ -184,6 +189,7 @@ class Encoder:
             SchemaError: for a column that is missing.
             DataError: for a number that cannot be read.
         """
+        use_polars()
         check_columns(self.schema.inputs, frame.columns, "the data frame")
         frame = with_derived(frame, self.schema, where)
 

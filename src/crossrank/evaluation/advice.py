@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from crossrank.evaluation.spectrum import energy_rank
 from crossrank.models import ModelSettings
+from crossrank.models.build import BUILT_IN
 from crossrank.models.cost import model_cost
-from crossrank.models.own import BUILT_IN
 from crossrank.models.settings import CrossSettings
 from crossrank.results import Spectrum
 from crossrank.schema import Feature, InputLayout

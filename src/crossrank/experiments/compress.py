@@ -157,7 +157,7 @@ def _factors(model: Model, dataset: EncodedDataset | None) -> Factors:
     for name, layer in _full_layers(model).items():
         weight = layer.weight.detach()
         eye = torch.eye(len(weight), dtype=torch.float64)
-        matrix = Usage(eye, weight.double(), eye) if seen is None else usage(weight, *seen[layer])
+        matrix = Usage(eye, weight.double(), eye) if seen is None else usage(weight, *seen[layer][:3])
         factors[name] = low_rank_factors(matrix, _largest_rank(model))
     return factors
 

@@ -117,8 +117,9 @@ def tune(
     into = Path(into)
     dataset = dataset if isinstance(dataset, EncodedDataset) else EncodedDataset.open(Path(dataset))
     space = _space(space)
-    for name, value in (("trials", trials), ("stages", stages), ("finalists", finalists), ("seeds", seeds)):
-        if value < 1:
+    counts = {"trials": trials, "stages": stages, "finalists": finalists, "seeds": seeds, "jobs": jobs}
+    for name, value in counts.items():
+        if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1; got {value}.")
     _check_rates(rates, space)
     plan = {"space": space.to_dict(), "trials": trials, "stages": stages, "seed": seed, "finalists": finalists}

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from crossrank.nn import CrossNetwork, DeepNetwork, FeatureEmbedding, Features, OutputLayer
+from crossrank.nn import CrossNetwork, DeepNetwork, FeatureEmbedding, Features, OutputLayer, PairProducts
 from crossrank.schema import InputLayout, LabelKind
 
 LABEL_UNITS = {"label_mean": 0.0, "label_deviation": 1.0, "label_low": -math.inf, "label_high": math.inf}
@@ -112,6 +112,10 @@ class Model(nn.Module, abc.ABC):
         for number, network in enumerate(self.cross_networks(), start=1):
             for depth, layer in enumerate(network.layers, start=1):
                 yield number, depth, layer
+
+    def pools(self) -> dict[Any, PairProducts]:
+        """The cross layers whose products are pooled by pairs of features for other layers, and what pools them."""
+        return {}
 
     @property
     def members(self) -> Sequence[Model]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from crossrank.config import parse
+from crossrank.config import flatten, parse, to_dict
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.models.afn import AFN, AFNPlus, AFNPlusSettings, AFNSettings
 from crossrank.models.autoint import AutoInt, AutoIntPlus, AutoIntPlusSettings, AutoIntSettings
@@ -95,10 +98,16 @@ MODELS = {
 }
 
 
+BUILT_IN = frozenset(MODELS)
+MOST_PARTS = 1_000_000
+
+
 def parse_model_settings(values: Mapping[str, Any]) -> ModelSettings:
     """The ``model`` part of a configuration, read by the class that ``name`` selects (``dcn-v2`` if left out)."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"'model' must be a table of settings; got {values!r:.80}.")
     name = values.get("name", "dcn-v2")
-    if name not in MODELS:
+    if not isinstance(name, str) or name not in MODELS:
         hint = did_you_mean(str(name), MODELS) or "Import the module that registers it first, if it is one of your own."
         raise ConfigError(f"model.name must be one of {listing(MODELS, most=40)}; got {name!r}.", hint=hint)
     return parse(MODELS[name].settings, values, path="model")
@@ -112,11 +121,57 @@ def build_model(settings: ModelSettings, features: Sequence[Feature], *, num_out
     >>> model.layout.input_dim
     16
     """
+    check_size(settings, features)
+    return _build(settings, features, num_outputs)
+
+
+def _build(settings: ModelSettings, features: Sequence[Feature], num_outputs: int) -> Model:
     members = [MODELS[settings.name].model(settings.layout(features), settings) for _ in range(settings.ensemble)]
     if num_outputs > 1:
         for member in members:
             _widen(member, num_outputs, settings.name)
     return Ensemble(members) if len(members) > 1 else members[0]
+
+
+def check_size(settings: ModelSettings, features: Sequence[Feature]) -> None:
+    """Refuse a model of more parts than anybody means, or of more weights than this machine has memory for."""
+    if settings.name not in BUILT_IN:
+        return  # somebody's own, which may do anything
+    written = flatten(to_dict(settings))
+    counts = {key: len(value) if isinstance(value, list) else value for key, value in written.items()}
+    parts = {key: count for key, count in counts.items() if "num_" in key or key == "ensemble" or "sizes" in key}
+    count = math.prod(filter(None, parts.values()))
+    if count > MOST_PARTS:
+        most = max(parts, key=lambda key: parts[key])
+        raise ConfigError(
+            f"A model may have {MOST_PARTS:,} layers, experts and members in all; got more, by model.{most}="
+            f"{parts[most]:,} and others."
+        )
+    layout, there = settings.layout(features), memory()
+    sizes = [size for value in written.values() for size in (value if isinstance(value, list) else [value])]
+    widest = max(layout.input_dim, *(size for size in sizes if type(size) is int))
+    tables = settings.ensemble * sum(slot.vocab_size * slot.width for slot in layout.embedded)
+    if 4 * (tables + count * widest**2) <= there:
+        return  # far too many, and still no harm
+    try:
+        one = build_shapes(dataclasses.replace(settings, ensemble=1), features)
+        weights = settings.ensemble * sum(weight.numel() for weight in one.parameters())
+    except (RuntimeError, TypeError):  # torch cannot even count them
+        weights = tables + count * widest**2
+    if 4 * weights > there:
+        raise ConfigError(
+            f"A model's weights must fit into memory, which is {there / 2**30:,.1f} GiB; got {weights:,} weights of "
+            f"{4 * weights / 2**30:,.1f} GiB.",
+            hint="Lower model.embedding.dim, the sizes of layers, or how many values a column keeps.",
+        )
+
+
+def memory() -> int:
+    """What this machine has, in bytes; very much where it does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 2**62
 
 
 def _widen(model: Model, num_outputs: int, name: str) -> None:
@@ -135,4 +190,4 @@ def _widen(model: Model, num_outputs: int, name: str) -> None:
 def build_shapes(settings: ModelSettings, features: Sequence[Feature]) -> Model:
     """The same on torch's meta device, where a table of millions of rows takes no memory: to look at, not to run."""
     with torch.device("meta"):
-        return build_model(settings, features).eval()
+        return _build(settings, features, 1).eval()

@@ -13,6 +13,8 @@ from crossrank.nn.activations import ActivationName
 from crossrank.nn.network import LayerKind
 from crossrank.schema import Feature, InputLayout
 
+MOST_MEMBERS = 1000
+
 
 def check_share(name: str, value: float) -> None:
     if not 0 <= value < 1:
@@ -58,6 +60,12 @@ class CrossSettings:
         (), "columns of the context, which then never sees the item (separable layers); left out, all cross all"
     )
 
+    pooled: Literal["none", "first", "each"] = setting(
+        "none",
+        "give the deep network one more number for each pair of features, the sum of its products in the first or in "
+        "each cross layer",
+    )
+
     def __post_init__(self) -> None:
         for key in ("num_layers", "num_experts", "num_networks", "heads"):
             if getattr(self, key) < 1:
@@ -68,6 +76,11 @@ class CrossSettings:
                     f"model.cross.{key}={getattr(self, key)} is for full cross layers; got layer={self.layer}.",
                     hint=f"Set model.cross.layer=full, or leave model.cross.{key} out.",
                 )
+        if self.pooled != "none" and self.layer == "mixture":
+            raise ConfigError(
+                f"model.cross.pooled={self.pooled} reads one matrix of each layer; got layer=mixture.",
+                hint="Set model.cross.layer=full or low_rank, or leave model.cross.pooled out.",
+            )
 
     @property
     def switches(self) -> dict[str, Any]:
@@ -135,8 +148,8 @@ class ModelSettings:
     embedding: EmbeddingSettings = setting(EmbeddingSettings(), "")
 
     def __post_init__(self) -> None:
-        if self.ensemble < 1:
-            raise ConfigError(f"model.ensemble must be at least 1; got {self.ensemble}.")
+        if not 1 <= self.ensemble <= MOST_MEMBERS:
+            raise ConfigError(f"model.ensemble must be from 1 to {MOST_MEMBERS:,}; got {self.ensemble:,}.")
 
     def layout(self, features: Sequence[Feature]) -> InputLayout:
         """The slots of x0 for these features."""

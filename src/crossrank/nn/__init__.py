@@ -34,6 +34,7 @@ from crossrank.nn.mask import MaskBlock
 from crossrank.nn.masked_cross import MaskedCrossLayer, QuadraticCrossLayer
 from crossrank.nn.mixture import MixtureCrossLayer
 from crossrank.nn.network import CrossNetwork
+from crossrank.nn.pairs import PairProducts
 from crossrank.nn.products import InnerProducts, OuterProducts
 from crossrank.nn.residual import ResidualNetwork
 from crossrank.nn.separable import SeparableCrossLayer
@@ -72,6 +73,7 @@ __all__ = [
     "MixtureCrossLayer",
     "OuterProducts",
     "OutputLayer",
+    "PairProducts",
     "QuadraticCrossLayer",
     "ResidualNetwork",
     "SeparableCrossLayer",

@@ -131,6 +131,9 @@ class GeneralCrossLayer(BaseCrossLayer):
         slopes = slope(self.inner, inner) * (1.0 if gates is None else gates)
         return (slopes.mean(dim=0)[:, :, None] * self._kernels()[0]).mean(dim=0)
 
+    def kernel(self) -> Tensor:
+        return self._kernels()[0].mean(dim=0)
+
     @property
     def label(self) -> str:
         switches = {

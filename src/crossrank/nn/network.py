@@ -88,7 +88,11 @@ class CrossNetwork(nn.Module):
         self.layers = nn.ModuleList(kind(input_dim, **layer_options) for _ in range(num_layers))
 
     def forward(self, x0: Tensor) -> Tensor:
-        xl = x0
+        return self.steps(x0)[-1]
+
+    def steps(self, x0: Tensor) -> list[Tensor]:
+        """x_0, x_1, …, x_{L_c}."""
+        steps = [x0]
         for layer in self.layers:
-            xl = layer(x0, xl)
-        return xl
+            steps.append(layer(x0, steps[-1]))
+        return steps

@@ -111,7 +111,7 @@ class WukongLayer(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, fields: Tensor) -> Tensor:
-        carried = fields if self.skip is None else self.skip(fields.mT).mT  # (..., num_fm + num_linear, E)
-        made = torch.cat([self.fm(fields), self.linear(fields.mT).mT], dim=-2)
+        made = torch.cat([self.fm(fields), self.linear(fields.mT).mT], dim=-2)  # (..., num_fm + num_linear, E)
+        carried = fields if self.skip is None else self.skip(fields.mT).mT
         out: Tensor = self.norm(made + carried)
         return out

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from crossrank.data import Encoder
 from crossrank.data.any_rows import encode_any
-from crossrank.errors import RunError
+from crossrank.errors import ConfigError, RunError
 from crossrank.files import (
     Contents,
     checksum,
@@ -49,6 +49,7 @@ from crossrank.files import (
 from crossrank.folders import partial_of, recover
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.base import answers_of
+from crossrank.models.settings import ModelSettings
 from crossrank.nn import Features
 from crossrank.results import Cross, Spectrum
 from crossrank.runs import written
@@ -58,7 +59,16 @@ from crossrank.schema import Schema
 
 FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"
-RECORDS = ("metrics.jsonl", "report.json", "crosses.json", "spectrum.json", "curves.json", "importance.json")
+CALIBRATION = "calibration.json"
+RECORDS = (
+    "metrics.jsonl",
+    "report.json",
+    "crosses.json",
+    "spectrum.json",
+    "curves.json",
+    "importance.json",
+    CALIBRATION,
+)
 DAMAGED = "Copy it anew or train again."
 
 
@@ -141,10 +151,18 @@ class Run:
         return self.encoder.schema
 
     @cached_property
+    def model_settings(self) -> ModelSettings:
+        """The ``model`` part of the config."""
+        try:
+            return parse_model_settings(self.config["model"])
+        except ConfigError as error:
+            raise RunError(f"{self.path / 'config.json'} cannot be used: {error.message}", hint=error.hint) from None
+
+    @cached_property
     def model(self) -> Model:
         """The trained model, in evaluation mode, on the CPU."""
         outputs = self.schema.label.num_outputs
-        model = build_model(parse_model_settings(self.config["model"]), self.encoder.features, num_outputs=outputs)
+        model = build_model(self.model_settings, self.encoder.features, num_outputs=outputs)
         try:
             model.load_state_dict(self._files.read(WEIGHTS, load_file))
         except (SafetensorError, RuntimeError, OSError) as error:
@@ -205,15 +223,37 @@ class Run:
         for rows in encode_any(self.encoder, source, **table_options):
             yield rows.features()
 
-    def predict(self, source: Any, **table_options: Any) -> npt.NDArray[np.float32]:
+    def predict(self, source: Any, *, calibrated: bool = False, **table_options: Any) -> npt.NDArray[np.float32]:
         """The probability of each raw row, or its predicted value where the label is a number.
 
         For several classes, the probability of each, in the order of ``schema.label.classes``: (N, K).
 
         Columns may come in any order, others may stand between them; unseen and missing values are fine, a missing
         column is not.
+
+        Args:
+            source: raw rows, as :meth:`encode` takes them.
+            calibrated: of a run whose loss was one of the order, the mean label that validation rows of such a score
+                had: a probability, or a grade.
         """
-        return self.answers(self.encode(source, **table_options))
+        answers = self.answers(self.encode(source, **table_options))
+        return self.calibrated(answers) if calibrated else answers
+
+    def calibrated(self, answers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What answers mean that are only an order: a monotone map of them, fitted on the validation rows.
+
+        Raises:
+            RunError: for a run that has none, since its answers are probabilities or numbers already.
+        """
+        known = self.optional(CALIBRATION, written.Calibration)
+        if not known.get("scores"):
+            raise RunError(
+                f"Answers are calibrated of a run whose training.loss is one of the order; {self.path} has no "
+                f"{CALIBRATION}.",
+                hint="Its answers are probabilities or numbers as they are.",
+            )
+        means: npt.NDArray[np.float32] = np.interp(answers, known["scores"], known["answers"]).astype(np.float32)
+        return means
 
     def answers(self, batches: Iterable[Features]) -> npt.NDArray[np.float32]:
         """The same of rows that are encoded."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from crossrank.shapes import FileName
+
 
 class Metrics(TypedDict):
     """Of the rows of a split."""
@@ -16,8 +18,8 @@ class Info(TypedDict):
     """run.json"""
 
     format_version: int
-    checksums: dict[str, str]
-    records: NotRequired[dict[str, str]]
+    checksums: dict[FileName, str]
+    records: NotRequired[dict[FileName, str]]
     seed: int
     data_fingerprint: str
     library_version: str
@@ -153,12 +155,19 @@ class Importance(TypedDict):
     """importance.json"""
 
     split: str
-    metric: Literal["logloss", "rmse"]
+    metric: str
     rows: int
     repeats: int
     base: float
     features: list[Worth]
     dependence: list[dict[str, Any]]
+
+
+class Calibration(TypedDict):
+    """calibration.json"""
+
+    scores: list[float]
+    answers: list[float]
 
 
 class Line(TypedDict):

@@ -22,6 +22,7 @@ from crossrank.data.encoder import Encoder
 from crossrank.errors import BundleError
 from crossrank.files import Contents, checksum, is_as_written, read_json, signed, write_json
 from crossrank.folders import MARK, is_marked, recover
+from crossrank.shapes import FileName
 
 FORMAT, FORMAT_VERSION = "crossrank bundle", 1
 MANIFEST, GRAPH, ROWS = "manifest.json", "model.onnx", "rows.json"
@@ -107,7 +108,7 @@ class _Written(TypedDict):
 
     run: str
     precision: str
-    checksums: dict[str, str]
+    checksums: dict[FileName, str]
 
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,19 @@ from crossrank.runs import Run
 if TYPE_CHECKING:
     import polars as pl
 
+FORMULA = r"^[=+\-@\t\r][\s\S]"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
 def predict_table(
-    run: Run, source: Any, into: Path, *, column: str | None = None, overwrite: bool = False, **table_options: Any
+    run: Run,
+    source: Any,
+    into: Path,
+    *,
+    column: str | None = None,
+    calibrated: bool = False,
+    overwrite: bool = False,
+    **table_options: Any,
 ) -> int:
     """Write a table again with one more column, the run's answer for each row.
 
@@ -30,9 +39,11 @@ def predict_table(
     Args:
         run: the trained model.
         source: a path or a data frame; the label is not needed.
-        into: a csv, tsv or parquet file, by its suffix; it appears once it is complete.
+        into: a csv, tsv or parquet file, by its suffix; it appears once it is complete. In csv and tsv, text that a
+            spreadsheet would run as a formula has an apostrophe in front; parquet keeps it as it is.
         column: the name of the new column; left out, "probability", "prediction" where the label is a number, or
             "score" where it is a grade.
+        calibrated: as :meth:`crossrank.runs.Run.predict` says.
         overwrite: replace the file if it exists.
 
     Returns:
@@ -52,16 +63,34 @@ def predict_table(
         if name in table.columns:
             raise DataError(f"The table already has a column '{name}'.", hint="Name the new one with --column.")
     with making(into, DataError) as folder:
-        return _write(_scored(run, table, column), folder, into)
+        return _write(_scored(run, table, column, calibrated), folder, into)
 
 
-def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:
+def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
+    """The same for a file that a spreadsheet may open: text that it would run has an apostrophe in front.
+
+    Such a text begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return, goes on, and is no number.
+
+    >>> import polars as pl
+    >>> without_formulas(pl.DataFrame({"a": ["=1+1", "-2.5", "-", "b=1"]}))["a"].to_list()
+    ["'=1+1", '-2.5', '-', 'b=1']
+    """
+    import polars as pl
+
+    texts = pl.col(pl.String, pl.Categorical, pl.Enum).cast(pl.String)
+    runs = texts.str.contains(FORMULA) & texts.cast(pl.Float64, strict=False).is_null()
+    frame = frame.rename({name: f"'{name}" for name in frame.columns if re.match(FORMULA, name)})
+    return frame.with_columns(pl.when(runs).then(texts.str.replace("^", "'")).otherwise(texts))
+
+
+def _scored(run: Run, table: Any, column: str, calibrated: bool) -> Iterator[pl.DataFrame]:
     import polars as pl
 
     check_columns(run.schema.inputs, table.columns, table.name)
     for chunk in table.chunks(rows=SCORING_ROWS):
         encoded = run.encoder.encode(chunk.frame, where=chunk.where)
         answers = run.answers([encoded.features()])
+        answers = run.calibrated(answers) if calibrated else answers
         if answers.ndim == 2:
             names = np.array(run.schema.label.classes)[answers.argmax(axis=1)] if len(answers) else []
             columns = [*answers.T, names]
@@ -93,7 +122,7 @@ def _write(frames: Iterator[pl.DataFrame], folder: Path, into: Path) -> int:
                     hint=f"Write parquet: --into {into.with_suffix('.parquet')}",
                 )
             else:
-                frame.write_csv(file, separator=SEPARATORS[into.suffix], include_header=number == 0)
+                without_formulas(frame).write_csv(file, separator=SEPARATORS[into.suffix], include_header=number == 0)
     if parts:
         pl.scan_parquet(parts).sink_parquet(text)
     text.replace(into)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from crossrank.training.plan import Planned
 from crossrank.training.seeds import train_missing
 
 
-def train_ensemble(dataset: EncodedDataset, run: Planned, folder: Path, *, test: bool, **options: Any) -> None:
-    """Train ``model.ensemble`` members and write the run into the folder.
+def train_ensemble(
+    dataset: EncodedDataset, run: Planned, folder: Path, about: Mapping[str, Any], *, test: bool, **options: Any
+) -> None:
+    """Train ``model.ensemble`` members and write the run into the folder, with more about it in its report.
 
     Of ensembles with different seeds no two members have the same one. Members that are there already, as after an
     interruption, are kept.
@@ -38,7 +40,7 @@ def train_ensemble(dataset: EncodedDataset, run: Planned, folder: Path, *, test:
     logits = {name: score_split(model, dataset.split(name)) for name in names}
     lines = [json.dumps({"member": i, **line}) + "\n" for i, member in enumerate(trained) for line in member.metrics]
     write_text(folder / "metrics.jsonl", "".join(lines))
-    complete_run(folder, run, model, dataset, logits, {"training": _training(trained)})
+    complete_run(folder, run, model, dataset, logits, {"training": _training(trained), **about})
 
 
 def _training(members: Sequence[Run]) -> dict[str, Any]:

@@ -13,10 +13,15 @@ from crossrank.config import parse
 from crossrank.data import SPLITS, EncodedDataset, SplitSettings
 from crossrank.evaluation.evaluate import measure_split, score_split, worse_than_constant
 from crossrank.evaluation.findings import write_findings
+from crossrank.evaluation.metrics import sigmoid
+from crossrank.evaluation.monotone import fit_monotone
+from crossrank.files import write_json
 from crossrank.models import Model, build_model
 from crossrank.nn import FeatureEmbedding
 from crossrank.results import Spectrum
 from crossrank.runs import write_run
+from crossrank.runs.run import CALIBRATION
+from crossrank.training.loss import is_order
 from crossrank.training.plan import Planned, facts
 from crossrank.training.prior import correct_prior
 from crossrank.training.regression import start_at_mean
@@ -85,6 +90,10 @@ def complete_run(
         about = {**about, "training": {**about["training"], "warning": problem}}
     report |= {**about, "parameters": count_parameters(model)}
     write_findings(folder, model, dataset, split=names[-1], initial=initial, logits=logits[names[-1]])
+    if is_order(run.config.training.loss, kind):
+        valid, scores = dataset.valid, logits["valid"]
+        scores = sigmoid(scores) if kind == "binary" else scores  # as the run will answer
+        write_json(folder / CALIBRATION, fit_monotone(valid.labels, scores, weights=valid.weights))
     info = {"rows": dataset.num_rows, **facts(dataset, run.seed)}
     write_run(folder, model=model, encoder=dataset.encoder, config=run.config.to_dict(), info=info, report=report)
     return report

@@ -123,7 +123,7 @@ def with_heads(loss: Loss, heads: HeadsName, model: Model) -> Loss:
     if answers.shape[-1] < 2:
         raise ConfigError(
             f"training.heads={heads} needs a model of several paths; {type(model).__name__} has one.",
-            hint="Set model.structure=parallel where the model has it, or leave training.heads out.",
+            hint="Set model.structure=parallel, for qnn-alpha model.cross.dropout, or leave training.heads out.",
         )
     return HEADS[heads](loss)
 

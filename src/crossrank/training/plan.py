@@ -26,6 +26,10 @@ class Planned:
     seed: int
     on_evaluation: Callable[[int, dict[str, Any]], None] | None = None
 
+    def __post_init__(self) -> None:
+        if not -(2**63) <= self.seed < 2**63:
+            raise ConfigError(f"A seed must be a whole number of 64 bits; got {self.seed}.", hint="Take a smaller one.")
+
 
 def facts(dataset: EncodedDataset, seed: int) -> dict[str, Any]:
     """What a run was trained with beside its config."""

@@ -28,15 +28,19 @@ def is_number(dataset: EncodedDataset) -> bool:
 
 @torch.no_grad()
 def start_at_mean(model: Model, dataset: EncodedDataset) -> None:
-    """Tell a new model the mean, deviation and range of a label that is a number, and let it answer the mean."""
-    if not is_number(dataset):
+    """Tell a new model the mean, deviation and range of a label that is a number, and let it answer the mean.
+
+    Of grades it answers 0 to every row.
+    """
+    if dataset.schema.label.kind not in ("real", "grade"):
         return
-    labels, weights = np.asarray(dataset.train.labels, np.float64), dataset.train.weights
-    mean = np.average(labels, weights=weights)
-    model.label_low.fill_(labels.min())
-    model.label_high.fill_(labels.max())
-    model.label_mean.fill_(mean)
-    model.label_deviation.fill_(np.sqrt(np.average((labels - mean) ** 2, weights=weights)) or 1.0)
+    if is_number(dataset):
+        labels, weights = np.asarray(dataset.train.labels, np.float64), dataset.train.weights
+        mean = np.average(labels, weights=weights)
+        model.label_low.fill_(labels.min())
+        model.label_high.fill_(labels.max())
+        model.label_mean.fill_(mean)
+        model.label_deviation.fill_(np.sqrt(np.average((labels - mean) ** 2, weights=weights)) or 1.0)
     for layer in model.modules():
         if isinstance(layer, OutputLayer):
             nn.init.zeros_(layer.weight)

@@ -17,8 +17,8 @@ from crossrank.data.dataset import is_dataset
 from crossrank.errors import RunError
 from crossrank.evaluation.findings import initial_spectra
 from crossrank.files import write_json, writing
-from crossrank.folders import locked, partial_of, publish, recover
-from crossrank.models.own import BUILT_IN
+from crossrank.folders import fresh_partial, is_marked, locked, partial_of, publish, recover, remove
+from crossrank.models.build import BUILT_IN
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import claim, is_interrupted, is_run, plan_in
 from crossrank.training.device import choose_device
@@ -27,7 +27,8 @@ from crossrank.training.finish import finish_run, seeded_model
 from crossrank.training.plan import Planned, as_made, changes, write_plan
 from crossrank.training.prior import with_class_weights
 from crossrank.training.regression import as_learned
-from crossrank.training.settings import Config
+from crossrank.training.remember import try_memory
+from crossrank.training.settings import Config, without_memory
 from crossrank.training.train import dataset_of, train, train_or_resume
 from crossrank.training.trainer import Trainer, threads, train_models
 
@@ -58,11 +59,18 @@ def train_seeds(
         try:
             dataset = dataset_of(data, schema, config, own, progress=progress)
             config = as_made(given, dataset)
+            if config.training.memory == "auto":
+                tries = fresh_partial(into / "memory", RunError)
+                found = try_memory(dataset, given or {}, tries, seed=0, progress=progress)
+                dataset = found.best.dataset if found else dataset
+                config = as_made(without_memory(given or {}), dataset)
             runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
             train_missing(dataset, runs, overwrite=overwrite, **options)
         finally:
             if is_dataset(own):
                 shutil.rmtree(own, ignore_errors=True)
+            if is_marked(partial_of(into / "memory")):
+                remove(partial_of(into / "memory"))
             with contextlib.suppress(OSError):  # it is not empty, or not there
                 into.rmdir()
         return _summary(into, runs)

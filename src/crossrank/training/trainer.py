@@ -56,6 +56,7 @@ class Trainer:
         folder: where metrics.jsonl and checkpoints go.
         on_line: told every line of the journal.
         on_evaluation: told the step and the validation metrics after each evaluation; what it raises ends the training.
+        save, load: write and read a checkpoint.
     """
 
     def __init__(
@@ -67,7 +68,10 @@ class Trainer:
         folder: Path,
         on_line: Callable[[dict[str, Any]], None] | None = None,
         on_evaluation: Callable[[int, dict[str, Any]], None] | None = None,
+        save: Callable[[Path, Position, dict[str, Tensor]], None] = save_checkpoint,
+        load: Callable[[Path], tuple[Position, list[str], dict[str, Tensor]]] = load_checkpoint,
     ) -> None:
+        self.save, self.load = save, load
         self.member, self.model, self.dataset, self.settings, self.folder = (
             member, member.model, dataset, settings, folder
         )  # fmt: skip
@@ -93,7 +97,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the checkpoint in the folder, as if nothing had happened."""
-        self.position, lines, tensors = load_checkpoint(self.folder)
+        self.position, lines, tensors = self.load(self.folder)
         self.best = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("best.")}
         self.member.restore(tensors)
         for _ in range(self.position.drops):
@@ -143,7 +147,7 @@ class Trainer:
         self.dataset.verify()  # so that no checkpoint holds what was learned from damaged rows
         best = {f"best.{name}": tensor for name, tensor in self.best.items()}
         buffers = {f"buffer.{name}": tensor for name, tensor in self.model.named_buffers()}
-        save_checkpoint(self.folder, position, self.member.state() | best | buffers)
+        self.save(self.folder, position, self.member.state() | best | buffers)
         if self.on_evaluation:
             self.on_evaluation(position.step, averaged)
 
