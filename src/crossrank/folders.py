@@ -61,7 +61,7 @@ def making(target: Path, error: type[CrossRankError]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(target: Path, error: type[CrossRankError]) -> Iterator[None]:
-    """Keep a name to oneself, and put to an end what killed commands left beside it.
+    """Keep a name to oneself, and put to an end what killed commands left beside it and in it.
 
     Raises:
         CrossRankError: of the given kind, where another command is at work there.
@@ -82,7 +82,7 @@ def locked(target: Path, error: type[CrossRankError]) -> Iterator[None]:
             who = f"process {os.getpid()} on {socket.gethostname()}, since {started}: {' '.join(sys.argv)}"
             os.truncate(lock, 0)
             os.write(lock, who.encode(errors="replace")[:1000])
-        for other in target.parent.glob(f".*{LOCK}"):
+        for other in (*target.parent.glob(f".*{LOCK}"), *target.glob(f".*{LOCK}")):
             recover(other.with_name(other.name[1 : -len(LOCK)]))
         settle(target)
         yield
