@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 RUN    ?= runs/demo
 DISTRIBUTED := .venv-distributed
 
-.PHONY: help demo serve-demo test test-fast test-browser test-distributed check format docs clean
+.PHONY: help demo serve-demo test test-fast test-browser test-distributed torture check format docs clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,6 +32,9 @@ test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's C
 test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec, in an environment of their own
 	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed src/crossrank/training/distributed \
 		tests/docs/test_guides.py -k 'not test_guides or several_processes'
+
+torture: $(VENV)/.dev  ## kill every command at its file operations, and let the disk fail it, 2,000 times
+	@$(BIN)/python tests/torture/torture.py --cases 2000
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .

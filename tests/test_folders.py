@@ -65,6 +65,13 @@ def test_what_a_killed_command_left_is_removed_by_the_next_one_beside_it(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["two"]
 
 
+def test_what_a_killed_command_left_in_a_folder_is_removed_by_the_next_one_about_it(tmp_path) -> None:
+    made(tmp_path / "run", "old")
+    killed_at_rename(tmp_path / "run" / "page", 0)
+    with locked(tmp_path / "run", RunError):
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["which"]
+
+
 def test_a_name_is_kept_by_one_command_at_a_time(tmp_path) -> None:
     with making(tmp_path / "run", RunError) as folder:
         with (

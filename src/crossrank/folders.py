@@ -61,7 +61,7 @@ def making(target: Path, error: type[CrossRankError]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(target: Path, error: type[CrossRankError]) -> Iterator[None]:
-    """Keep a name to oneself, and put to an end what killed commands left beside it.
+    """Keep a name to oneself, and put to an end what killed commands left beside it and in it.
 
     Raises:
         CrossRankError: of the given kind, where another command is at work there.
@@ -82,7 +82,7 @@ def locked(target: Path, error: type[CrossRankError]) -> Iterator[None]:
             who = f"process {os.getpid()} on {socket.gethostname()}, since {started}: {' '.join(sys.argv)}"
             os.truncate(lock, 0)
             os.write(lock, who.encode(errors="replace")[:1000])
-        for other in target.parent.glob(f".*{LOCK}"):
+        for other in (*target.parent.glob(f".*{LOCK}"), *target.glob(f".*{LOCK}")):
             recover(other.with_name(other.name[1 : -len(LOCK)]))
         settle(target)
         yield
@@ -134,7 +134,7 @@ def settle(target: Path) -> None:
         for name in SCAFFOLD if (target / "run.json").is_file() else ():
             delete(target / name)
         (target / MARK).unlink()
-    if is_marked(old):
+    if is_marked(old) or (old.is_dir() and not any(old.iterdir())):
         remove(old)
     if is_marked(partial) and not has_checkpoint(partial):
         remove(partial)
@@ -155,12 +155,13 @@ def recover(target: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that is ours, its mark last: what a kill leaves of it is marked, or empty."""
+    """Remove a folder that is ours, its mark last: what a kill or a failure leaves of it is marked, or empty."""
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             if entry.name != MARK:
                 delete(entry)
-        (folder / MARK).unlink(missing_ok=True)
+        if [entry.name for entry in folder.iterdir()] == [MARK]:
+            (folder / MARK).unlink()
         folder.rmdir()
 
 

@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import dataclasses
 import errno
+import gc
 import io
 import json
 import os
@@ -196,11 +197,13 @@ class Torture:
         """The folder that cases begin with, and what each command makes of it undisturbed."""
         self.work.mkdir(parents=True)
         self._must(write_inputs)
-        for command in ("prepare table.csv --schema schema.json --into d", f"train d {TRAIN} r", "export r --into b"):
+        made = ["prepare table.csv --schema schema.json --into d", f"train d {TRAIN} r"]
+        made += ["export r --into b"] if "export --overwrite" in names else []
+        for command in made:
             self._must(command.split())
         self._must(lambda: begun(self.work))
         shutil.copytree(self.work, self.folder / "inputs")
-        warm(self.folder)
+        warm(self.folder / "inputs", names)
         self.work.rename(self.template)
         self.references.mkdir()
         for name in names:
@@ -374,14 +377,14 @@ def of_search(folder: Path) -> Any:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows], result
 
 
-def warm(folder: Path) -> None:
-    """Run commands once, so that what they import is there; a table is read in the children alone: polars does not
+def warm(inputs: Path, names: list[str]) -> None:
+    """Run some commands once, so that what they import is there; a table is read in the children alone: polars does not
     outlive a fork."""
     from crossrank.cli import main
 
-    inputs, here, argv = folder / "inputs", Path.cwd(), sys.argv
+    here, argv = Path.cwd(), sys.argv
     os.chdir(inputs)
-    for name in ("train", "tune", "promote", "compress", "export", "report"):
+    for name in {"train", "tune", "promote", "compress", "export", "report"} & {"train", *names}:
         sys.argv = ["crossrank", *SCENARIOS[name].command.replace("new", f"warm-{name}").split()]
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), contextlib.suppress(SystemExit):
@@ -389,6 +392,8 @@ def warm(folder: Path) -> None:
     os.chdir(here)
     sys.argv = argv
     shutil.rmtree(inputs)
+    gc.collect()
+    gc.freeze()  # so that a fork does not copy what it only looks through
 
 
 def plan(torture: Torture, names: list[str], cases: int) -> list[tuple[str, str, int]]:
