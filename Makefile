@@ -4,8 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN    ?= runs/demo
+API    := .bench/schemathesis
 
-.PHONY: help demo serve-demo test test-fast test-browser check format docs clean
+.PHONY: help demo serve-demo test test-fast test-browser test-api check format docs clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +28,10 @@ test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's C
 	@command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
 	@$(PIP) -e '.[browser]'
 	@$(BIN)/python -m pytest -q tests/reports tests/serving/http/test_page.py
+
+test-api: $(VENV)/.dev  ## the server against its OpenAPI document; installs schemathesis into an environment of its own
+	@test -x $(API)/bin/schemathesis || ($(PYTHON) -m venv $(API) && $(API)/bin/pip install --quiet schemathesis==4.32)
+	@PATH="$(abspath $(API))/bin:$$PATH" $(BIN)/python -m pytest -q tests/serving/http/test_openapi.py
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .
