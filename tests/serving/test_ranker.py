@@ -20,7 +20,7 @@ from crossrank.models import MODELS
 from crossrank.schema import Cross, Date, Schema
 from crossrank.serving.ranker import Ranker
 
-SPLIT = {"dcn-v2", "dcn-mix", "cross-net", "cross-net-mix", "dnn", "fm", "deepfm", "nfm", "pnn"}
+SPLIT = {"dcn-v2", "dcn-mix", "gdcn", "cross-net", "cross-net-mix", "dnn", "fm", "deepfm", "nfm", "pnn"}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,24 @@ def test_every_model_ranks_by_its_own_scores_in_its_own_order(dataset, items, co
     np.testing.assert_array_equal(found.positions, np.argsort(-plain, kind="stable"))
     assert found.ids == [items["item"][int(place)] for place in found.positions]
     np.testing.assert_allclose(found.scores, 1 / (1 + np.exp(-found.logits)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cross", "how"),
+    [
+        ({"inner": "relu", "heads": 2, "gate": "information"}, "split"),
+        ({"source": "previous", "inner": "relu"}, "plain"),
+        ({"context": ["user", "hour"]}, "split"),
+        ({"pooled": "first"}, "plain"),
+    ],
+    ids=str,
+)
+def test_every_switch_of_the_cross_layers_ranks_by_the_model_s_scores(dataset, items, context, cross, how) -> None:
+    run = Untrained(dataset.encoder, structure="parallel", cross={"num_layers": 3, **cross})
+    ranker = Ranker(run).load(items, id="item")
+    assert ranker.how.startswith(how)
+    found = ranker.rank(context, k=len(items))
+    np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])

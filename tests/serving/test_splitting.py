@@ -26,7 +26,13 @@ MIXTURES = [
     for activation in ({}, {"activation": "tanh"}, {"activation": "relu"})
 ]
 SEPARABLE = {"context": ["user", "hour", "age"]}
-LAYERS = [{"layer": "full"}, SEPARABLE, {"layer": "low_rank", "rank": 2}, {"layer": "low_rank", "rank": 12}, *MIXTURES]
+SWITCHES = [
+    {"inner": "relu"},
+    {"gate": "information"},
+    {"inner": "tanh", "heads": 2, "gate": "information", **SEPARABLE},
+]
+LOW_RANK = [{"layer": "low_rank", "rank": rank} for rank in (2, 12)]
+LAYERS = [{"layer": "full"}, SEPARABLE, *SWITCHES, *LOW_RANK, *MIXTURES]
 DEEP = {"deep": {"sizes": [6, 4]}}
 
 
@@ -112,6 +118,11 @@ def test_several_networks_are_summed_or_stand_side_by_side(structure) -> None:
     assert_split(build(structure=structure, cross={"num_networks": 2}, **DEEP), 40)
 
 
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_masked_crosses_of_x0_are_taken_apart_too(num_layers) -> None:
+    assert_split(build(name="lcn", cross={"num_layers": num_layers}), 40)
+
+
 @pytest.mark.parametrize("sizes", [[], [5], [6, 4]], ids=str)
 def test_the_first_layer_of_a_deep_network_is_taken_apart(sizes) -> None:
     assert_split(build(name="dnn", deep={"sizes": sizes}), 40)
@@ -131,6 +142,11 @@ def test_only_networks_of_up_to_two_affine_layers_are_inner_products() -> None:
         assert bool(split.inner_products) is expected
     assert not assert_split(build(structure="parallel", **DEEP), 3).inner_products
     assert not assert_split(build(structure="cross-only", cross=MIXTURES[0]), 3).inner_products
+
+
+def test_a_layer_whose_source_is_the_previous_x_is_not_taken_apart() -> None:
+    assert can_split(build(cross={"gate": "information"}, **DEEP).terms())
+    assert not can_split(build(cross={"gate": "information", "source": "previous"}, **DEEP).terms())
 
 
 class Doubled(CrossLayer):

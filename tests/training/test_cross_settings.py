@@ -25,6 +25,13 @@ SETTINGS = TrainingSettings(
 )
 CROSSES = {
     "separable": {"context": ["user"]},
+    "previous": {"source": "previous"},
+    "inner": {"inner": "relu"},
+    "heads": {"heads": 2, "inner": "relu"},
+    "gate": {"gate": "information"},
+    "pooled": {"pooled": "first"},
+    "pooled each": {"pooled": "each", "gate": "information", "num_networks": 2},
+    "all": {"source": "previous", "inner": "tanh", "heads": 2, "gate": "information", "context": ["user"]},
 }
 every_cross = pytest.mark.parametrize("cross", CROSSES.values(), ids=CROSSES)
 
@@ -69,6 +76,23 @@ def test_models_that_share_a_program_are_those_trained_alone(cross, plain_datase
     steps_of(engine)
     for member, one in zip(engine.members, expected, strict=True):
         assert_close(weights_of(member), weights_of(one), rtol=0, atol=1e-4)
+
+
+def test_a_killed_training_of_separable_layers_and_pooled_pairs_resumes_to_the_same_weights(
+    dataset, tmp_path, monkeypatch, kill_at_step
+) -> None:
+    cross = {"context": ["user"], "gate": "information", "pooled": "first"}
+    config = {
+        "model": {"embedding": {"dim": 4}, "structure": "parallel", "cross": cross, "deep": {"sizes": [8]}},
+        "training": {"max_steps": 8, "eval_every": 3, "heads": "distil", "device": "cpu"},
+    }
+    whole = train(dataset, into=tmp_path / "whole", config=config)
+    kill_at_step(6)
+    with pytest.raises(KeyboardInterrupt):
+        train(dataset, into=tmp_path / "cut", config=config)
+    monkeypatch.undo()
+    resumed = train(dataset, into=tmp_path / "cut", config=config, resume=True)
+    assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.01])

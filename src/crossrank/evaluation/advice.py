@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from crossrank.evaluation.spectrum import energy_rank
 from crossrank.models import ModelSettings
+from crossrank.models.build import BUILT_IN
 from crossrank.models.cost import model_cost
-from crossrank.models.own import BUILT_IN
 from crossrank.models.settings import CrossSettings
 from crossrank.results import Spectrum
 from crossrank.schema import Feature, InputLayout
@@ -54,8 +54,8 @@ def advise(layers: Sequence[Spectrum], settings: ModelSettings, features: Sequen
     rank = max(energy_rank(layer.used, KEPT) for layer in layers)
     if cross.layer != "full":
         return _about_rank(rank, min(width, _total_rank(cross, settings.layout(features))))
-    if cross.context:
-        return None  # which no low-rank layer keeps from the item
+    if cross.context or cross.switches:
+        return None  # low-rank layers have neither
     low_rank = dataclasses.replace(cross, layer="low_rank", rank=rank)
     low_rank_settings = dataclasses.replace(cast(Any, settings), cross=low_rank)
     before, after = (model_cost(each, features).network_parameters for each in (settings, low_rank_settings))

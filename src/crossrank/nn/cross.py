@@ -63,6 +63,9 @@ class CrossLayer(BaseCrossLayer):
     def matrix(self, xl: Tensor) -> Tensor:
         return self.weight
 
+    def kernel(self) -> Tensor:
+        return self.weight
+
 
 class LowRankCrossLayer(BaseCrossLayer):
     """A cross whose matrix is a product of two narrow ones.
@@ -119,6 +122,9 @@ class LowRankCrossLayer(BaseCrossLayer):
         return F.linear(mixed, self.up, self.bias)
 
     def matrix(self, xl: Tensor) -> Tensor:
+        return self.up @ self.down
+
+    def kernel(self) -> Tensor:
         return self.up @ self.down
 
     def extra_repr(self) -> str:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from crossrank.errors import ConfigError, did_you_mean, listing
-from crossrank.nn.activations import SMOOTH, Activation, activation_name, resolve_activation
+from crossrank.nn.activations import SMOOTH, Activation, activation_name, resolve_activation, slope
 from crossrank.nn.checks import check_count, check_rank
 from crossrank.nn.cross_base import BaseCrossLayer
 from crossrank.nn.linear import Linear
@@ -130,7 +130,7 @@ class MixtureCrossLayer(BaseCrossLayer):
             return torch.einsum("k,kdr,kre->de", gates.mean(dim=0), self.up, self.down)
         inner = torch.einsum("bd,krd->bkr", xl, self.down)  # (B, K, R)
         outer = torch.einsum("bkr,ksr->bks", self.activation(inner), self.middle)  # (B, K, R)
-        slopes = torch.einsum("bk,bks,bkr->ksr", gates, _slope(self.activation, outer), _slope(self.activation, inner))
+        slopes = torch.einsum("bk,bks,bkr->ksr", gates, slope(self.activation, outer), slope(self.activation, inner))
         return torch.einsum("kds,ksr,kre->de", self.up, self.middle * slopes / len(xl), self.down)
 
     def reset_parameters(self) -> None:
@@ -154,11 +154,3 @@ class MixtureCrossLayer(BaseCrossLayer):
     def extra_repr(self) -> str:
         mixture = f"rank={self.rank}, num_experts={self.num_experts}, gate={self.gate_name}"
         return f"{super().extra_repr()}, {mixture}, activation={self.activation_name}"
-
-
-def _slope(activation: Activation, x: Tensor) -> Tensor:
-    """g'(x), elementwise."""
-    with torch.enable_grad():
-        x = x.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(activation(x).sum(), x)
-    return slope

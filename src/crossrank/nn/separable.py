@@ -74,6 +74,9 @@ class SeparableCrossLayer(CrossLayer):
     def matrix(self, xl: Tensor) -> Tensor:
         return separated(self.weight, self.context)
 
+    def kernel(self) -> Tensor:
+        return separated(self.weight, self.context)
+
 
 def context_of(input_dim: int, places: Sequence[int]) -> Tensor:
     """(D,), True at the context's places of x0."""

@@ -226,7 +226,7 @@ class App:
             self.metrics.loaded.labels(version).set(1)
 
     def _watch(self, model: Served, rows: Sequence[Row], scores: Scores, unseen: dict[str, int]) -> None:
-        self.metrics.passed(scores, unseen, probabilities=model.schema.label.kind != "real")
+        self.metrics.passed(scores, unseen, probabilities=model.schema.label.kind not in ("real", "grade"))
         shadow = self.models.shadow
         if (
             shadow is not None and model is self.model and not self._shadowing and len(rows)
