@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN    ?= runs/demo
+API    := .venv-api
 DISTRIBUTED := .venv-distributed
 
-.PHONY: help demo serve-demo test test-fast test-browser test-distributed torture check format docs clean
+.PHONY: help demo serve-demo test test-fast test-browser test-api test-distributed torture check format docs clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +30,10 @@ test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's C
 	@$(PIP) -e '.[browser]'
 	@$(BIN)/python -m pytest -q tests/reports tests/serving/http/test_page.py
 
+test-api: $(VENV)/.dev  ## the server against its OpenAPI document; installs schemathesis into an environment of its own
+	@test -x $(API)/bin/schemathesis || ($(PYTHON) -m venv $(API) && $(API)/bin/pip install --quiet schemathesis==4.32)
+	@PATH="$(abspath $(API))/bin:$$PATH" $(BIN)/python -m pytest -q tests/serving/http/test_openapi.py
+
 test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec, in an environment of their own
 	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed src/crossrank/training/distributed \
 		tests/docs/test_guides.py -k 'not test_guides or several_processes'
@@ -50,7 +55,7 @@ docs: $(VENV)/.docs  ## the documentation, as pages in site/
 	@echo "open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
 
 clean:           ## remove the environment, the pages and caches
-	rm -rf $(VENV) $(DISTRIBUTED) site .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(API) $(DISTRIBUTED) site .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
