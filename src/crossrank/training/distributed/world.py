@@ -8,16 +8,21 @@ import datetime
 import importlib.util
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from crossrank.errors import ConfigError, CrossRankError
 
 PATIENCE = datetime.timedelta(hours=6)  # with the first process, which measures and writes while the others wait
+
+ALONE = 3  # the exit status of a process whose others have gone
 
 
 class MissingTorchRecError(CrossRankError):
@@ -100,14 +105,19 @@ def joined(device: str) -> Iterator[World]:
     if place.type == "cuda":
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(place)
-    store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"attempt-{attempt}", store)  # the addresses of processes that died are still in it
+    store = PrefixStore(f"attempt-{attempt}", store)  # the addresses of processes that died are still in it
     backend = "nccl" if place.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield World(dist.get_rank(), dist.get_world_size(), place)
         dist.barrier()  # or one that is quick to leave breaks the others' last words
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
+        print(f"process {rank} ends: another one has gone", file=sys.stderr)
+        raise SystemExit(ALONE) from None
     finally:
         dist.destroy_process_group()
 
