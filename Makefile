@@ -30,7 +30,7 @@ test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's C
 	@$(BIN)/python -m pytest -q tests/reports tests/serving/http/test_page.py
 
 test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec, in an environment of their own
-	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed src/crossrank/training/distributed \
+	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed \
 		tests/docs/test_guides.py -k 'not test_guides or several_processes'
 
 check: $(VENV)/.dev  ## formatting, lint, types

@@ -137,7 +137,7 @@ def ours(world, share: int) -> Callable:
     engine = DistributedEngine(model, split, settings, loss=LogLoss(), rule=UpdateRule(settings), seed=0, world=world)
 
     def step(ids, numbers, labels) -> None:
-        engine.step(Share(Batch(Features(ids, numbers), labels), BATCH))
+        engine.step(Share(Batch(Features(ids, numbers), labels)))
 
     return step
 

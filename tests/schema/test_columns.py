@@ -93,7 +93,7 @@ def edited(change):
         (lambda v: v.update(group=["q"]), r"'group' of the schema must be the name of a column or null; got \['q'\]"),
         (
             lambda v: v["label"].update(kind="binry"),
-            "must be one of 'binary', 'real', 'classes'; got 'binry'. Did you mean 'binary'",
+            "must be one of 'binary', 'real', 'classes', 'grade'; got 'binry'. Did you mean 'binary'",
         ),
         (lambda v: v["label"].pop("name"), "'label.name' must be given"),
         (lambda v: v["features"].append("age"), "needs a 'name' and a 'kind' out of .*; got 'age'"),
@@ -157,8 +157,8 @@ def test_a_column_made_in_python_is_checked_too():
     ("content", "message"),
     [
         (None, "does not exist"),
-        ("{", "must be JSON"),
-        ("[]", "must hold one JSON object; got list"),
+        ("{", "must be readable JSON"),
+        ("[]", r"the whole must be an object; got \[\]"),
         ("\udcff", "JSON"),
     ],
 )

@@ -19,6 +19,7 @@ from crossrank.cli.app import (
     Sets,
     app,
     interruptible,
+    new_path,
     out,
     same_command,
     say,
@@ -38,9 +39,9 @@ STILL_IMPROVING = (
 
 @app.command(epilog="Example: crossrank demo --into runs/demo")
 def demo(
-    into: Annotated[Path, typer.Option(help="The folder to make.")] = Path("runs/demo"),
+    into: Annotated[Path, new_path("The folder to make.")] = Path("runs/demo"),
     rows: Annotated[int, typer.Option(help="Rows of the generated click log.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Of the click log and of the models.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the click log and of the models.", min=0, max=2**63 - 1)] = 0,
     overwrite: Overwrite = False,
 ) -> None:
     """Train three models on a generated click log and see which crosses they found."""
@@ -65,7 +66,7 @@ def demo(
 
 @app.command(epilog="Example: crossrank prepare clicks.csv --schema schema.json --into data/clicks")
 def prepare(
-    into: Annotated[Path, typer.Option(help="The dataset folder to make.")],
+    into: Annotated[Path, new_path("The dataset folder to make.")],
     sources: Annotated[
         list[Path] | None, typer.Argument(help="Tables (csv, tsv, parquet), or folders of them.", show_default=False)
     ] = None,
@@ -120,7 +121,7 @@ def prepare(
 
 @app.command(epilog="Example: crossrank train clicks.csv --into runs/first --set model.cross.num_layers=3 --seeds 5")
 def train(
-    into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    into: Annotated[Path, new_path("The run folder to make.")],
     data: Annotated[
         Path | None,
         typer.Argument(help="A dataset made by `prepare`, or a table (csv, tsv, parquet).", show_default=False),
@@ -198,6 +199,7 @@ def train(
         if out.quiet:
             return
         _say_filled_in(settings, run.config)
+        _say_memory(run.report.get("memory", []))
         if meaning is not None:
             _say_encodings(meaning, run.schema)
         if clock:
@@ -222,6 +224,15 @@ def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
     chosen = [f"{key}={value}" for key, value in flatten(config).items() if value != plain[key]]
     if chosen:
         say(f"left out, so chosen for these rows: {', '.join(chosen)}")
+
+
+def _say_memory(tried: list[dict[str, Any]]) -> None:
+    """Tell what became of memories of pairs of columns that were tried."""
+    for one in tried:
+        names = [" x ".join(columns) for columns in one["of"]]
+        verdict = "kept" if one["pays"] else "left out"
+        gain = f"{one['gain']:.4f} ± {one['error']:.4f}"
+        say(f"memory of {listing(names, most=3)}: gained {gain} on the validation rows, {verdict}")
 
 
 def _say_encodings(asked: Any, made: Any) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 200_000
 FEWEST_ROWS = 50  # fewer may agree with the label by chance
 TOP = 3
-LEAK: dict[LabelKind, float] = {"binary": 0.8, "classes": 0.8, "real": 0.99}  # numbers often explain each other
+LEAK: dict[LabelKind, float] = {"binary": 0.8, "classes": 0.8, "real": 0.99, "grade": 0.99}  # numbers go together
 BINS = 64
 ROWS_OF_A_BIN = 20  # at least, to know its rate of the label
 
@@ -110,7 +110,7 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
     draft = _draft_of(schema, table.columns) if schema else draft_table(table, label=label, needs_label=False)
     others = [name for name in table.columns if name in draft.left_out or name in (draft.weight, draft.group)]
     nested = [name for name in others if head[name].dtype.is_nested()]
-    whole = _every_column(draft, [name for name in others if name not in nested])
+    whole = _every_column(draft, [name for name in others if not head[name].dtype.is_nested()])
     encoder = Encoder.fit(table, whole)
     sample, labels, rows, total = None, np.zeros(0, np.float32), 0, 0.0
     for chunk in table.chunks([*whole.inputs, *([draft.label.name] if draft.label else [])], rows=SAMPLE_ROWS):
@@ -126,9 +126,10 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
     ]
     inputs = {column.name: column.input for column in (*whole.categorical, *whole.multivalent, *whole.numeric)}
     meanings = dict.fromkeys(draft.left_out, "left out") | {draft.weight: "weight", draft.group: "group"}
+    places, apart = {name: place for place, name in enumerate(table.columns)}, set(others)
     columns = [
-        dataclasses.replace(column, kind=meanings[column.name], warnings=[]) if column.name in others else column
-        for column in sorted(columns, key=lambda column: table.columns.index(inputs.get(column.name, column.name)))
+        dataclasses.replace(column, kind=meanings[column.name], warnings=[]) if column.name in apart else column
+        for column in sorted(columns, key=lambda column: places[inputs.get(column.name, column.name)])
     ]
     name, rate = (draft.label.name, total / rows) if draft.label else (None, None)
     rate = None if draft.label and draft.label.kind == "classes" else rate
@@ -137,7 +138,8 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
 
 def _draft_of(schema: Schema, names: Iterable[str]) -> Draft:
     """A schema that a person gave, as if it were drafted."""
-    left_out = dict.fromkeys((name for name in names if name not in set(schema.required)), "not in the schema")
+    needed = set(schema.required)
+    left_out = dict.fromkeys((name for name in names if name not in needed), "not in the schema")
     weight, group = (None if name in schema.inputs else name for name in (schema.weight, schema.group))
     features = list(schema.in_table)
     return Draft(features=features, left_out=left_out, notes=[], label=schema.label, weight=weight, group=group)
@@ -154,6 +156,7 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
         else:
             counted.append(dataclasses.replace(column, min_count=1, max_size=None, hash_size=None))
     label = draft.label or Label(name="no label")
+    label = Label(name=label.name, kind="real") if label.kind == "grade" else label  # its group is described too
     return Schema([*counted, *(Categorical(name=name) for name in others)], label)
 
 
@@ -226,7 +229,7 @@ def _binned(numbers: Floats, labels: Floats, kind: LabelKind) -> NDArray[np.int6
 
 def _signal(values: NDArray[Any], labels: Floats, kind: LabelKind) -> float | None:
     """The share of the label explained on odd rows by what even rows say; None where all of these have one label."""
-    if kind == "real":
+    if kind in ("real", "grade"):
         labels = (np.searchsorted(np.sort(labels), labels) / len(labels)).astype(np.float32)
     even, odd = labels[0::2], labels[1::2]
     base = float(even.mean())
@@ -238,7 +241,7 @@ def _signal(values: NDArray[Any], labels: Floats, kind: LabelKind) -> float | No
     means = ((sums + base) / (seen + 1))[values[1::2]]  # one row of the base rate, for values seen seldom
 
     def loss(answers: Any) -> float:
-        if kind == "real":
+        if kind in ("real", "grade"):
             return float(((odd - answers) ** 2).mean())
         rates = np.clip(answers, 1e-6, 1 - 1e-6)
         return float(-(odd * np.log(rates) + (1 - odd) * np.log1p(-rates)).mean())

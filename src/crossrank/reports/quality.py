@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from crossrank.evaluation.metrics import badness
 from crossrank.reports.markup import Markup, amount, brief, decimal, signed, table, text
 from crossrank.runs import Run
 
@@ -36,7 +37,7 @@ METRICS = {  # by the name in report.json
     "macro_auc": Metric("macro AUC", _high, "mean over classes of the AUC of each against the others"),
     "r2": Metric("R²", _high, "share of the variance of {label} explained"),
     "grouped_auc": Metric("grouped AUC", _high),
-    "ndcg@10": Metric("NDCG@10", _high),
+    "ndcg@10": Metric("NDCG@10", _high, "gains of the first ten rows of a group, over those of their best order"),
     "mrr": Metric("MRR", _high),
     "calibration": Metric(
         "calibration", lambda value: abs(value - 1), "predicted positives over observed ones; 1 is right"
@@ -44,7 +45,7 @@ METRICS = {  # by the name in report.json
     "ece": Metric("ECE", _low, "expected calibration error"),
     "normalized_entropy": Metric("norm. entropy", _low),
 }
-CRITERIA = ("logloss", "rmse")
+CRITERIA = ("logloss", "rmse", "ndcg@10")  # the first that a run has
 COMPARED = ("logloss", "rmse", "auc", "accuracy", "macro_auc", "r2")
 
 
@@ -56,7 +57,7 @@ def measured(run: Run) -> tuple[str, dict[str, Any]]:
 def criterion_of(run: Run) -> float:
     """What runs are ordered by, lower is better; infinite where it was not measured."""
     metrics = measured(run)[1]
-    return next((float(metrics[key]) for key in CRITERIA if metrics.get(key) is not None), float("inf"))
+    return next((badness(metrics, key) for key in CRITERIA if metrics.get(key) is not None), float("inf"))
 
 
 def rows_of(run: Run) -> tuple[str, str]:
@@ -94,8 +95,8 @@ def headline(run: Run, baselines: Sequence[Run], names: Mapping[Path, str]) -> M
         if key in intervals:
             notes.insert(0, f"95% interval {_interval(key, intervals[key])}")
         lines = "".join(f"<p>{text(note)}</p>" for note in notes)
-        parts.append(f"<div><dt>{metric.title}</dt><dd>{text(figure(key, metrics[key]))}</dd>{lines}</div>")
-    caption = f'<p class="note">On {metrics["rows"]:,} {split} rows.</p>'
+        parts.append(f"<div><dt>{text(metric.title)}</dt><dd>{text(figure(key, metrics[key]))}</dd>{lines}</div>")
+    caption = f'<p class="note">On {metrics["rows"]:,} {text(split)} rows.</p>'
     return Markup(f'<dl class="figures">{"".join(parts)}</dl>{caption}')
 
 
@@ -114,7 +115,7 @@ def _intervals(run: Run) -> dict[str, Any]:
     """By metric; empty where the run has none, or they are of other rows than its metrics."""
     curves = run.curves
     known = curves.get("intervals") or {} if curves.get("split") == measured(run)[0] else {}
-    return {key: pair for key, pair in known.items() if pair and None not in pair}
+    return {key: pair for key, pair in known.items() if len(pair) == 2 and None not in pair}
 
 
 def _interval(key: str, pair: Sequence[float]) -> str:
@@ -130,7 +131,7 @@ def comparison(runs: Sequence[Run], baselines: Sequence[Run], names: Mapping[Pat
         group = [run for run in everyone if rows_of(run) == key]
         if len(keys) > 1:
             rows = f"{measured(group[0])[1]['rows']:,} {key[1]} rows" if key[1] else "not measured"
-            parts.append(f"<h3>{text(group[0].schema.label.name)}: {rows}, data {text(key[0][:8])}</h3>")
+            parts.append(f"<h3>{text(group[0].schema.label.name)}: {text(rows)}, data {text(key[0][:8])}</h3>")
         parts.append(_table(group, [run for run in runs if run in group], names))
     return Markup("".join(parts))
 
@@ -138,13 +139,14 @@ def comparison(runs: Sequence[Run], baselines: Sequence[Run], names: Mapping[Pat
 def _table(group: Sequence[Run], runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     present = [key for key in METRICS if any(key in measured(run)[1] for run in group)]
     values = {key: [measured(run)[1].get(key) for run in group] for key in present}
+    criterion = next((key for key in CRITERIA if key in present), None)
     marked = len(group) > 1 and not are_seeds(group)
     best = {key: _best(key, values[key]) for key in present} if marked else {}
     cells: dict[str, list[Any]] = {}
     for key in present:
         title = METRICS[key].title
         cells[title] = [_mark(figure(key, value), value == best.get(key)) for value in values[key]]
-        if key not in CRITERIA:
+        if key != criterion:
             continue
         pairs = [_intervals(run).get(key) for run in group]
         if any(pairs):

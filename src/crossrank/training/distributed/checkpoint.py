@@ -30,11 +30,11 @@ from torch.distributed.checkpoint.state_dict_loader import load as read_entries
 from torch.distributed.checkpoint.state_dict_saver import save as write_entries
 
 from crossrank.errors import RunError
-from crossrank.files import read_json, write_json
+from crossrank.files import is_as_written, read_json, signed, write_json
+from crossrank.folders import CHECKPOINT
 from crossrank.models import Model
 from crossrank.nn import FeatureEmbedding
-from crossrank.runs.lifecycle import CHECKPOINT
-from crossrank.training.checkpoint import Position
+from crossrank.training.checkpoint import ANEW, Position, read_journal
 from crossrank.training.distributed.world import quietly
 
 if TYPE_CHECKING:
@@ -65,14 +65,17 @@ def save(engine: DistributedEngine, folder: Path, position: Position, tensors: M
     with world.together():
         if world.is_first:
             about = {"state": state.name, "world_size": world.size}
-            write_json(place / POSITION, dataclasses.asdict(position) | about)
+            write_json(place / POSITION, signed(dataclasses.asdict(position) | about))
             for other in place.iterdir():
                 if other.name not in (state.name, POSITION):
                     shutil.rmtree(other, ignore_errors=True)
 
 
-def load(engine: DistributedEngine, folder: Path) -> tuple[Position, dict[str, Tensor]]:
-    """What :func:`save` wrote, by any number of processes; the weights and their state are read in place."""
+def load(engine: DistributedEngine, folder: Path) -> tuple[Position, list[str], dict[str, Tensor]]:
+    """What :func:`save` wrote, by any number of processes, and the lines of the journal then.
+
+    The weights and their state are read in place.
+    """
     values, state = _position(folder)
     engine.optimizer.begin()
     best = {f"best.{name}": tensor.clone() for name, tensor in engine.model.state_dict().items()}
@@ -88,7 +91,8 @@ def load(engine: DistributedEngine, folder: Path) -> tuple[Position, dict[str, T
         tensor.copy_(packed[name])  # which is the same one mostly
     if known:
         torch.set_rng_state(entries[own])
-    return Position(**values), tensors
+    position = Position(**values)
+    return position, read_journal(folder)[: position.journal_lines], tensors
 
 
 def whole_tables(model: Model) -> dict[str, Tensor]:
@@ -107,6 +111,9 @@ def read_best(model: Model, folder: Path) -> None:
 
 def _position(folder: Path) -> tuple[dict[str, int], Path]:
     values = dict(read_json(folder / CHECKPOINT / POSITION))
+    if not is_as_written(values):
+        raise RunError(f"{folder} is damaged: {POSITION} is not what was written.", hint=ANEW)
+    values.pop("checksum", None)
     if "world_size" not in values:
         raise RunError(
             f"{folder} must hold a checkpoint of a distributed training; got one of a single process.",

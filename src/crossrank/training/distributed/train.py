@@ -19,11 +19,11 @@ import torch
 from crossrank.data import EncodedDataset, open_data
 from crossrank.errors import ConfigError
 from crossrank.evaluation.findings import initial_spectra
-from crossrank.files import partial_of
+from crossrank.folders import partial_of
 from crossrank.models.own import check_model
 from crossrank.nn.embedding import weights_in
 from crossrank.runs import Run
-from crossrank.runs.lifecycle import is_interrupted, is_run, making
+from crossrank.runs.lifecycle import is_complete, is_interrupted, is_run, making_run
 from crossrank.training.device import choose_device
 from crossrank.training.distributed import checkpoint
 from crossrank.training.distributed.engine import DistributedEngine
@@ -61,30 +61,37 @@ def train_distributed(
             hint="Make one with: crossrank prepare TABLE --into DATASET",
         )
     into, run = run.into, dataclasses.replace(run, config=as_made(config, dataset))
-    if run.config.model.ensemble > 1:
-        raise ConfigError(
-            f"A distributed training has one model; got model.ensemble={run.config.model.ensemble}.",
-            hint="Train its members one after the other, each with a seed of its own.",
-        )
+    model, training = run.config.model, run.config.training
+    asked: dict[str, Any] = {"model.ensemble": model.ensemble, "training.memory": training.memory}
+    asked["training.heads"] = training.heads
+    for key, value in asked.items():
+        if value not in (1, "none"):
+            raise ConfigError(
+                f"A distributed training has one model with one loss on a dataset as it is; got {key}={value}.",
+                hint=f"Leave {key} out, or train in one process.",
+            )
     check_splits(dataset, measured_splits(dataset, test))
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         if is_run(into):
             return Run.open(into)
         resume = is_interrupted(into)
-    device = choose_device(run.config.training.device)
+    device = choose_device(training.device)
     with joined(device.type) as world, contextlib.ExitStack() as stack:
         with world.together():
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crossrank-")))
-            opened = making(into, resume=resume, overwrite=overwrite)
+            opened = making_run(into, resume=resume, overwrite=overwrite)
             folder = stack.enter_context(opened) if world.is_first else scratch
         with world.together():
             if resume:
                 check_resumed(partial_of(into), run, dataset)
-        if world.is_first:
-            write_plan(folder, run, dataset)
+            complete = is_complete(partial_of(into))  # nothing but its name was missing
+            if world.is_first:
+                write_plan(folder, run, dataset)
         tracker = tracker if world.is_first else Tracker()
         shown = progress if world.is_first else False
-        _train(dataset, run, world, folder, scratch, resume=resume, test=test, progress=shown, tracker=tracker)
+        if not complete:
+            with dataset.verifying():
+                _train(dataset, run, world, folder, scratch, resume=resume, test=test, progress=shown, tracker=tracker)
     return Run.open(into)
 
 
@@ -112,13 +119,13 @@ def _train(
         initial = initial_spectra(model, dataset.valid) if world.is_first else []
         if not world.is_first:
             torch.manual_seed(run.seed + (world.rank << 32))  # of what dropout drops
-        learned = with_class_weights(as_learned(dataset, model), settings)
+        learned = with_class_weights(as_learned(dataset, model, settings.loss), settings)
         settings = dataclasses.replace(settings.for_model(model, world.device.type), tables="lazy")
         engine = DistributedEngine(
             model,
             learned.train,
             settings,
-            loss=find_loss(settings.loss, dataset.schema.label.kind),
+            loss=find_loss(settings.loss, dataset.schema.label.kind, pair_weight=settings.pair_weight),
             rule=UpdateRule(settings, total_steps=settings.total_steps(rows.num_batches(settings.batch_size))),
             seed=run.seed,
             world=world,
@@ -134,8 +141,6 @@ def _train(
             load=lambda _: checkpoint.load(engine, shared),
         )
         if resume:
-            if not world.is_first:
-                trainer.journal.touch()
             trainer.resume()
         report = None
         tracker.start(run.into.name, folder, run.config.to_dict(), trainer.position.step)
