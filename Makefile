@@ -35,7 +35,7 @@ test-api: $(VENV)/.dev  ## the server against its OpenAPI document; installs sch
 	@PATH="$(abspath $(API))/bin:$$PATH" $(BIN)/python -m pytest -q tests/serving/http/test_openapi.py
 
 test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec, in an environment of their own
-	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed src/crossrank/training/distributed \
+	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed \
 		tests/docs/test_guides.py -k 'not test_guides or several_processes'
 
 torture: $(VENV)/.dev  ## kill every command at its file operations, and let the disk fail it, 2,000 times

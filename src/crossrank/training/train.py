@@ -73,7 +73,7 @@ def train(
     """
     into, given = Path(into), config
     config = config if isinstance(config, Config) else Config.parse(config or {})
-    find_tracker(track)  # before anything is read
+    tracker = find_tracker(track)  # before anything is read
     keep_freed_memory()
     if config.training.distributed:
         from crossrank.training.distributed.train import train_distributed  # which needs TorchRec
