@@ -87,7 +87,7 @@ def train(
             overwrite=overwrite,
             test=test,
             progress=progress,
-            tracker=find_tracker(track),
+            tracker=tracker,
         )
     with making_run(into, resume=resume, overwrite=overwrite) as folder:
         dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)
