@@ -11,17 +11,16 @@ import dataclasses
 import datetime
 import difflib
 import json
-import math
 import tomllib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
-from crossrank.errors import ConfigError, did_you_mean, listing
-
-T = TypeVar("T")
+from crossrank.errors import ConfigError, listing
+from crossrank.shapes import checked, join
+from crossrank.shapes import parse as parse  # of settings
 
 
 def setting(default: Any, about: str) -> Any:
@@ -33,42 +32,6 @@ def setting(default: Any, about: str) -> Any:
     if dataclasses.is_dataclass(default) or isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata={"about": about})
     return dataclasses.field(default=default, metadata={"about": about})
-
-
-def parse(cls: type[T], values: Mapping[str, Any], *, path: str = "") -> T:
-    """Read a settings class from nested mappings; what they leave out keeps its default, in nested classes too.
-
-    Args:
-        cls: a dataclass whose fields are annotated with plain types, ``Literal``, unions, tuples, mappings or other
-            settings classes.
-        values: what was written, for example the content of a TOML file.
-        path: the dotted prefix for error messages.
-
-    Raises:
-        ConfigError: for an unknown key (with the nearest known one), a value of the wrong type, or an absent key that
-            has no default.
-
-    Example:
-        >>> @dataclasses.dataclass(frozen=True, kw_only=True)
-        ... class Deep:
-        ...     sizes: tuple[int, ...] = setting((64,), "layer sizes")
-        >>> parse(Deep, {"sizes": [32, 16]})
-        Deep(sizes=(32, 16))
-    """
-    fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, cls))}
-    hints = typing.get_type_hints(cls)
-    for key in values:
-        if key not in fields:
-            raise ConfigError(
-                f"'{_join(path, key)}' is not a setting; known here are {listing(fields, most=20)}.",
-                hint=did_you_mean(key, fields),
-            )
-    defaults = {key: _default(field) for key, field in fields.items()}
-    for key, default in defaults.items():
-        if default is dataclasses.MISSING and key not in values:
-            raise ConfigError(f"'{_join(path, key)}' must be given; got {listing(values)} only.")
-    written = {key: _over(defaults[key], value) for key, value in values.items()}
-    return cls(**{key: _read(hints[key], value, _join(path, key)) for key, value in written.items()})
 
 
 def check_keys(values: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
@@ -100,7 +63,7 @@ def flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in values.items():
         nested = isinstance(value, Mapping) and value
-        result |= flatten(value, _join(path, key)) if nested else {_join(path, key): value}
+        result |= flatten(value, join(path, key)) if nested else {join(path, key): value}
     return result
 
 
@@ -123,10 +86,10 @@ def to_dict(settings: Any) -> dict[str, Any]:
 def load_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file as nested dictionaries."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return dict(checked(dict[str, Any], tomllib.loads(path.read_text(encoding="utf-8"))))
     except FileNotFoundError:
         raise ConfigError(f"The config file {path} does not exist.", hint="Check the path given to --config.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"The config file {path} must be TOML; {error}.") from None
 
 
@@ -145,7 +108,7 @@ def override(values: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"A --set word must read key=value; got '{word}'.", hint="Example: --set model.cross.num_layers=3"
             )
-        *parents, last = key.strip().split(".")
+        *parents, last = key.strip().split(".", 8)  # no setting lies so deep
         place = result
         for parent in parents:
             place = place.setdefault(parent, {})
@@ -193,17 +156,6 @@ def _toml_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
-def _over(default: Any, value: Any) -> Any:
-    """A nested settings class starts from the default that its parent gave it, not from its own."""
-    if dataclasses.is_dataclass(default) and isinstance(value, Mapping):
-        return {field.name: getattr(default, field.name) for field in dataclasses.fields(default)} | dict(value)
-    return value
-
-
 def _paths(path: str, settings: Any) -> Iterator[str]:
     """The dotted key of each setting."""
     if not dataclasses.is_dataclass(settings):
@@ -222,10 +174,6 @@ def _nearest(path: str, known: Sequence[str]) -> str:
     return f"Did you mean '{near[0]}'?" if near else ""
 
 
-def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
-
-
 def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
@@ -233,54 +181,6 @@ def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
 def _toml_value(text: str) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
     return text if isinstance(value, datetime.date | datetime.time) else value  # no setting is a date, a name may be
-
-
-def _read(kind: Any, value: Any, path: str) -> Any:
-    """One value as the annotated type, or a ConfigError that names the key."""
-    origin, args = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
-        return parse(kind, value, path=path)
-    if origin is Literal:
-        if value in args and type(value) is type(args[args.index(value)]):
-            return value
-        hint = did_you_mean(str(value), [str(arg) for arg in args])
-        raise ConfigError(f"'{path}' must be one of {listing(map(str, args), most=30)}; got {value!r}.", hint=hint)
-    if origin in (typing.Union, types.UnionType):
-        return _read_union(args, value, path)
-    if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(_read(args[0], item, f"{path}[{i}]") for i, item in enumerate(value))
-    if origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
-        return {str(key): _read(args[1], item, _join(path, str(key))) for key, item in value.items()}
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    if kind is not float and isinstance(kind, type) and origin is None and type(value) is kind:
-        return value
-    raise ConfigError(f"'{path}' must be {_spoken(kind)}; got {value!r}.")
-
-
-def _read_union(kinds: Sequence[Any], value: Any, path: str) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    problems = []
-    for kind in (kind for kind in kinds if kind is not type(None)):
-        try:
-            return _read(kind, value, path)
-        except ConfigError as problem:
-            problems.append(problem)
-    if len(problems) == 1:
-        raise problems[0]
-    raise ConfigError(f"'{path}' must be {' or '.join(_spoken(kind) for kind in kinds)}; got {value!r}.")
-
-
-def _spoken(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "left out"}
-    if kind in names:
-        return names[kind]
-    if get_origin(kind) is Literal:
-        return listing(map(str, get_args(kind)), most=30)
-    if get_origin(kind) is tuple:
-        return f"a list, each of it {_spoken(get_args(kind)[0])}"
-    return "a table of settings"

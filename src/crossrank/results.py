@@ -55,10 +55,8 @@ class Cross:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Cross:
-        given = _with_tuples(values)
-        if "features" not in given:
-            given["features"] = (given.pop("left"), given.pop("right"))
-        return cls(**given)
+        names = {} if "features" in values else {"features": (values["left"], values["right"])}
+        return cls(**_fields(cls, {**values, **names}))
 
     def __getitem__(self, key: str) -> Any:
         return self.to_dict()[key]
@@ -86,9 +84,10 @@ class Spectrum:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Spectrum:
-        return cls(**_with_tuples(values))
+        return cls(**_fields(cls, values))
 
 
-def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has lists where a frozen object has tuples."""
-    return {key: tuple(each) if isinstance(each, list) else each for key, each in values.items()}
+def _fields(cls: type[Cross] | type[Spectrum], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a class knows of some values; JSON has lists where a frozen object has tuples."""
+    known = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
+    return {key: tuple(each) if isinstance(each, list) else each for key, each in known.items()}

@@ -156,6 +156,13 @@ def test_a_parquet_file_with_fewer_rows_than_it_says_is_refused(tmp_path):
         list(table.chunks(rows=7))
 
 
+def test_one_endless_line_of_a_zstandard_file_is_refused_within_bounds(tmp_path):
+    path = tmp_path / "bomb.csv.zst"
+    pl.DataFrame({"a": ["x" * 1000] * 70_000}).write_csv(path, line_terminator=" ", compression="zstd")
+    with pytest.raises(DataError, match=r"A line of bomb\.csv\.zst may have 64 MiB; line 1 has more"):
+        open_table(path)
+
+
 def test_a_zstandard_file_must_be_whole_and_utf8(tmp_path):
     path = tmp_path / "a.csv.zst"
     pl.DataFrame({"a": range(1000)}).write_csv(path, compression="zstd")

@@ -309,6 +309,7 @@ def test_a_damaged_encoder_is_refused(tmp_path):
     (tmp_path / "encoder.json").write_text("{}")
     with pytest.raises(DataError, match="must have format version 1; got None"):
         Encoder.load(tmp_path)
+    fit({"x": ["a"]}, Categorical(name="x")).save(tmp_path)
     (tmp_path / "vocabulary.safetensors").unlink()
     with pytest.raises(DataError, match="cannot be read"):
         Encoder.load(tmp_path)

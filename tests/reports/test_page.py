@@ -284,8 +284,10 @@ def test_runs_measured_on_other_rows_are_no_baselines(trio, tmp_path) -> None:
 def test_a_damaged_neighbour_does_not_spoil_a_report(trio, tmp_path) -> None:
     for run in trio[:2]:
         shutil.copytree(run.path, tmp_path / run.path.name)
-    (tmp_path / "seed-1" / "report.json").write_text("{")
-    assert "seed-1" not in words_of(write_report(tmp_path / "seed-0"))
+    for wrong in ("{", "[]", "null", '{"test": {"rows": "<b>"}}', "[" * 5000):
+        (tmp_path / "seed-1" / "report.json").write_text(wrong)
+        with pytest.warns(UserWarning, match=r"seed-1 is left out of the report: .*report\.json"):
+            assert "seed-1" not in words_of(write_report(tmp_path / "seed-0"))
 
 
 def test_metrics_have_intervals_where_they_were_measured(measured, crossed, tmp_path) -> None:

@@ -157,8 +157,8 @@ def test_a_column_made_in_python_is_checked_too():
     ("content", "message"),
     [
         (None, "does not exist"),
-        ("{", "must be JSON"),
-        ("[]", "must hold one JSON object; got list"),
+        ("{", "must be readable JSON"),
+        ("[]", r"the whole must be an object; got \[\]"),
         ("\udcff", "JSON"),
     ],
 )

@@ -67,7 +67,8 @@ def make_run(tmp_path_factory):
                 nn.init.normal_(parameter, std=0.1)
         folder = tmp_path_factory.mktemp("runs") / "run"
         folder.mkdir()
-        write_run(folder, model=model, encoder=encoder, config={"model": values}, info={}, report={})
+        config, info = {"model": values, "training": {}, "split": {}}, {"seed": 3, "data_fingerprint": "none"}
+        write_run(folder, model=model, encoder=encoder, config=config, info=info, report={})
         return Run.open(folder)
 
     return make

@@ -136,9 +136,9 @@ def test_a_graph_that_cannot_be_run_is_refused_also_unverified(bundle, tmp_path)
     [
         ('{"format": "crossrank bundle", "format_version": 9}', "version 1; got 'crossrank bundle' of version 9"),
         ('{"format": "other"}', "must be a crossrank bundle"),
-        ("[1]", "must be a crossrank bundle"),
+        ("[1]", r"the whole must be an object; got \[1\]"),
         ("{", "must be readable JSON"),
-        ('{"format": "crossrank bundle", "format_version": 1, "run": "1"}', "must have 'precision', 'checksums'"),
+        ('{"format": "crossrank bundle", "format_version": 1, "run": "1"}', "'precision' must be given; it is missing"),
     ],
 )
 def test_a_manifest_of_another_kind_is_refused(text, message, bundle, tmp_path):

@@ -9,13 +9,14 @@ import ast
 import os
 import re
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
 
 import crossrank
 from crossrank.cli import experiments, explaining, exporting, models, schemas, scoring, serving, tables, training
-from crossrank.cli.app import app, bench_commands, data_commands, say, talk
+from crossrank.cli.app import app, bench_commands, data_commands, say
 from crossrank.errors import CrossRankError
 
 __all__ = [
@@ -58,19 +59,46 @@ app.add_typer(bench_commands, name="bench")
 
 
 def main() -> None:
-    """Run a command; an error of ours becomes one line, a hint, and exit status 2."""
+    """Run a command; an error of ours, or of the system, becomes one line, a hint, and exit status 2."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by whoever called us
+            setattr(sys, stream, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
     try:
-        app()
-    except CrossRankError as error:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go_of_output()  # the reader of our output has gone; so do we
+        sys.exit(1)
+    except (CrossRankError, OSError, MemoryError) as error:
         if "--debug" in sys.argv:
             raise
-        talk.print(f"error: {error.message}", style="red", highlight=False, soft_wrap=True)
-        if error.hint:
-            say(f"hint: {_as_options(error.hint)}")
+        _let_go_of_output()
+        message, hint = _told(error)
+        say(f"error: {message}", style="red")
+        if hint:
+            say(f"hint: {_as_options(hint)}")
         sys.exit(2)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone; so do we
-        sys.exit(1)
+
+
+def _told(error: CrossRankError | OSError | MemoryError) -> tuple[str, str]:
+    """What happened, and what to do."""
+    if isinstance(error, CrossRankError):
+        return error.message, error.hint
+    if isinstance(error, MemoryError):
+        return f"There must be memory for what was asked; got: {error or 'no more'}.", "Ask for less, or close others."
+    place = f"{error.filename} " if error.filename else "What is read and written "
+    return f"{place}must be usable; got: {error.strerror or error}.", "Check the path, and whether the disk is full."
+
+
+def _let_go_of_output() -> None:
+    """Throw away what could not be written, lest Python try again at the end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _as_options(hint: str) -> str:

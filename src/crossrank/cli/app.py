@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +15,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
+
+from crossrank.errors import ConfigError
 
 app = typer.Typer(
     name="crossrank",
@@ -30,6 +34,9 @@ data_commands = typer.Typer(
 bench_commands = typer.Typer(
     help="Measure the library on this machine.", no_args_is_help=True, epilog="Example: crossrank bench models"
 )
+LONGEST_NAME = 200  # bytes: while it is made, more is added
+# Control characters but tab and line feed, and marks that turn the direction of writing
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 # What is printed may hold a person's own words, such as a column called [/b] or :key:
 out, talk = Console(markup=False, emoji=False), Console(stderr=True, markup=False, emoji=False)
 
@@ -64,9 +71,30 @@ Sets = Annotated[list[str] | None, typer.Option("--set", help="One setting, such
 SchemaFile = Annotated[Path | None, typer.Option("--schema", help="JSON; drafted from the table if left out.")]
 
 
-def say(text: str) -> None:
+def new_path(about: str) -> Any:
+    """The option for what a command makes, which must have a name."""
+
+    def check(path: Path | None) -> Path | None:
+        size = LONGEST_NAME if path is None else len(os.fsencode(path.name))
+        if not 0 < size <= LONGEST_NAME:
+            raise ConfigError(f"The last part of --into must have 1 to {LONGEST_NAME} bytes; got {size} in '{path}'.")
+        return path
+
+    return typer.Option("--into", help=about, callback=check)
+
+
+def visible(text: str) -> str:
+    """A text whose control characters, which could command the terminal, are written out.
+
+    >>> visible("a\x1b[31mb\nc")
+    'a\\x1b[31mb\nc'
+    """
+    return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def say(text: str, *, style: str | None = None) -> None:
     """Talk, on standard error."""
-    talk.print(text, highlight=False, soft_wrap=True)
+    talk.print(visible(text), style=style, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -84,11 +112,18 @@ def same_command(*more: str) -> str:
     return shlex.join(["crossrank", *sys.argv[1:], *(word for word in more if word not in sys.argv)])
 
 
+class _Table(RichTable):
+    """Whose cells cannot command the terminal."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(visible(cell) for cell in cells), **options)
+
+
 def table_of(*columns: str, title: str, text: Sequence[str] = ()) -> RichTable:
     """An empty table; its first column and those named as text are text, the others are numbers."""
-    table = RichTable(title=title, title_justify="left", title_style="bold")
+    table = _Table(title=visible(title), title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 or column in text else "right")
+        table.add_column(visible(column), justify="left" if i == 0 or column in text else "right")
     return table
 
 

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from crossrank.cli.app import Json, app, interruptible, models_from, out, same_command, say, table_of
+from crossrank.cli.app import Json, app, interruptible, models_from, new_path, out, same_command, say, table_of
 from crossrank.errors import ConfigError
 
 
 @app.command(epilog="Example: crossrank paper polynomials --into docs/paper")
 def paper(
     name: Annotated[str, typer.Argument(help="An experiment, `list`, or `all`.")],
-    into: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("docs/paper"),
+    into: Annotated[Path, new_path("The folder of the pages.")] = Path("docs/paper"),
     quick: Annotated[bool, typer.Option(help="A reduced version, to see that it works.")] = False,
     data: Annotated[list[str] | None, typer.Option(help="NAME=PATH of a set, such as movielens-1m=ml-1m.zip.")] = None,
     work: Annotated[Path | None, typer.Option(help="Where datasets and runs are kept.")] = None,
@@ -47,7 +47,7 @@ def paper(
 @app.command(epilog="Example: crossrank tune data/clicks --into searches/first --space dcn-v2 --trials 48")
 def tune(
     dataset: Annotated[Path, typer.Argument(help="An encoded dataset.")],
-    into: Annotated[Path, typer.Option(help="The folder of the search; an unfinished one is gone on with.")],
+    into: Annotated[Path, new_path("The folder of the search; an unfinished one is gone on with.")],
     space: Annotated[
         str,
         typer.Option(
@@ -59,7 +59,7 @@ def tune(
     stages: Annotated[int, typer.Option(help="Coarse to fine; 1 for a single search.")] = 2,
     rates: Annotated[int, typer.Option(help="Learning rates for each setting; on a GPU they train as one.")] = 1,
     seeds: Annotated[int, typer.Option(help="Final trainings of the winner, measured on the test rows.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of the search.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the search.", min=0, max=2**32 - 1)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Settings at a time; left out, one for each core.")] = None,
     as_json: Json = False,
 ) -> None:

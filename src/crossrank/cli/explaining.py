@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossrank.cli.app import Encoding, Json, Overwrite, Separator, app, number, out, runs_from, say, table_of
+from crossrank.cli.app import Encoding, Json, Overwrite, Separator, app, new_path, number, out, runs_from, say, table_of
 from crossrank.errors import ConfigError
-from crossrank.results import Cross
+from crossrank.results import Cross, Spectrum
+from crossrank.shapes import checked
 
 if TYPE_CHECKING:
     from crossrank.runs import Run
@@ -72,9 +73,7 @@ def explain(
 @app.command(epilog="Example: crossrank report runs/first runs/second --into comparison.html")
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders; several are compared.", autocompletion=runs_from)],
-    into: Annotated[
-        Path | None, typer.Option(help="The page to write; left out, report.html in the first run.")
-    ] = None,
+    into: Annotated[Path | None, new_path("The page to write; left out, report.html in the first run.")] = None,
     group_column: Annotated[str | None, typer.Option(help="Break the metrics down by this column.")] = None,
     data: Annotated[Path | None, typer.Option(help="A dataset or table to draw the curves from.")] = None,
     separator: Separator = None,
@@ -94,7 +93,7 @@ def compress(
     run: Annotated[
         Path, typer.Argument(help="A run of a DCN-V2 with full-rank cross layers.", autocompletion=runs_from)
     ],
-    into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    into: Annotated[Path, new_path("The run folder to make.")],
     rank: Annotated[str, typer.Option(help="The new rank, or auto: the smallest that keeps the quality.")] = "auto",
     dataset: Annotated[
         Path | None, typer.Option(help="The dataset it was trained on, to weigh and to measure by.")
@@ -131,7 +130,7 @@ def compress(
 def promote(
     run: Annotated[Path, typer.Argument(help="A run of a model such as dcn-v2.", autocompletion=runs_from)],
     data: Annotated[Path, typer.Argument(help="What it was trained on: a dataset, or the table.")],
-    into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    into: Annotated[Path, new_path("The run folder to make.")],
     seeds: Annotated[int, typer.Option(help="Times that each comparison is made.")] = 5,
     most: Annotated[int, typer.Option(help="Pairs to try.")] = 3,
     overwrite: Overwrite = False,
@@ -160,7 +159,8 @@ def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves
 
     opened = Run.open(run)
     crosses = strongest(opened, top=top, layer=layer, directed=directed, selves=selves)
-    rows = [(_name(one, directed), str(one.layer), f"{one.strength:.4f}", f"{one.norm:.3f}") for one in crosses]
+    place = _places(crosses)
+    rows = [(_name(one, directed), place(one), f"{one.strength:.4f}", f"{one.norm:.3f}") for one in crosses]
     title = f"strength: how far the cross moves the {_answer(opened)}; norm: of its block of W"
     values, note = [one.to_dict() for one in crosses], "\n".join(opened.unexplained)
     absent = "" if note else Found.absent
@@ -203,11 +203,11 @@ def _row(run: Path, text: str, *, top: int) -> Found:
 
     example = 'Example: --row \'{"user": "u7"}\''
     try:
-        row = json.loads(text)
-    except ValueError as error:
+        row = checked(dict[str, Any], json.loads(text))
+    except ConfigError as error:
+        raise ConfigError(f"--row must be a JSON object; {error.message}", hint=example) from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--row must be a JSON object; {error}.", hint=example) from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"--row must be a JSON object; got '{text}'.", hint=example)
     opened = Run.open(run)
     found, answer = explain_row(opened, row), _answer(opened)
     rows = [(one["feature"], f"{one['contribution']:+.4f}") for one in found.alone]
@@ -225,22 +225,28 @@ def _row(run: Path, text: str, *, top: int) -> Found:
 def _spectrum(run: Path) -> Found:
     from crossrank.evaluation.advice import advise
     from crossrank.evaluation.spectrum import numerical_rank
-    from crossrank.models import parse_model_settings
     from crossrank.runs import Run
 
     opened = Run.open(run)
     spectra = opened.spectrum
     tolerances = (0.5, 0.1, 0.01)
+    place = _places(spectra)
     rows = [
-        (f"{one.layer} {name}", *(str(numerical_rank(values, tolerance)) for tolerance in tolerances))
+        (f"{place(one)} {name}", *(str(numerical_rank(values, tolerance)) for tolerance in tolerances))
         for one in spectra
         for name, values in (("initial", one.initial), ("learned", one.values), ("as used", one.used))
         if values
     ]
-    advice = advise(spectra, parse_model_settings(opened.config["model"]), opened.encoder.features) if spectra else None
+    advice = advise(spectra, opened.model_settings, opened.encoder.features) if spectra else None
     columns = ("layer", *(f"R at T = {tolerance}" for tolerance in tolerances))
     title = "numerical rank: singular values of at least T times the largest"
     return Found([one.to_dict() for one in spectra], title, columns, rows, advice.text if advice else "")
+
+
+def _places(found: Sequence[Cross] | Sequence[Spectrum]) -> Callable[[Cross | Spectrum], str]:
+    """How a layer is called: by its number, and where there are several networks, by the network's in front."""
+    several = len({one.network for one in found}) > 1
+    return lambda one: f"{one.network}.{one.layer}" if several else str(one.layer)
 
 
 def _name(cross: Cross, directed: bool) -> str:

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from crossrank.cli.app import Json, Overwrite, RunFolder, app, out, say, table_of
+from crossrank.cli.app import Json, Overwrite, RunFolder, app, new_path, out, say, table_of
 
 
 @app.command(epilog="Example: crossrank export runs/first --into bundles/first --precision int8 --data data/clicks")
 def export(
     run: RunFolder,
-    into: Annotated[Path, typer.Option(help="The bundle to make, a folder.")],
+    into: Annotated[Path, new_path("The bundle to make, a folder.")],
     format: Annotated[Literal["onnx"], typer.Option(help="Of the graph.")] = "onnx",  # noqa: A002
     precision: Annotated[
         Literal["float32", "bfloat16", "int8"],

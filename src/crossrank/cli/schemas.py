@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossrank.cli.app import Encoding, Json, OnBadLine, Overwrite, Separator, app, out, say, table_of
+from crossrank.cli.app import Encoding, Json, OnBadLine, Overwrite, Separator, app, new_path, out, say, table_of
 from crossrank.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ EXAMPLES = 3
 def schema(
     source: Annotated[list[Path], typer.Argument(help="A table (csv, tsv, parquet), or folders of them.")],
     label: Annotated[str | None, typer.Option(help="The label's name, where it is not a usual one.")] = None,
-    into: Annotated[Path | None, typer.Option(help="The JSON file to write the draft to.")] = None,
+    into: Annotated[Path | None, new_path("The JSON file to write the draft to.")] = None,
     given: Annotated[Path | None, typer.Option("--schema", help="Check this schema instead of drafting one.")] = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -61,6 +61,7 @@ def schema(
 def _draft(table: Table, label: str | None, into: Path | None, *, overwrite: bool, as_json: bool) -> None:
     from crossrank.data.drafting import draft_table
     from crossrank.files import write_text, writing
+    from crossrank.folders import locked
     from crossrank.schema.draft import reason
     from crossrank.schema.infer import read_columns
 
@@ -78,7 +79,7 @@ def _draft(table: Table, label: str | None, into: Path | None, *, overwrite: boo
     for note in draft.notes:
         say(f"note: {note}")
     if into is not None:
-        with writing(into, DataError):
+        with writing(into, DataError), locked(into, DataError):
             write_text(into, f"{written}\n")
 
 

@@ -16,6 +16,7 @@ from crossrank.cli.app import (
     RunFolder,
     Separator,
     app,
+    new_path,
     number,
     out,
     say,
@@ -67,7 +68,7 @@ def evaluate(
 def predict(
     run: RunFolder,
     table: Annotated[Path, typer.Argument(help="Raw rows (csv, tsv, parquet); the label is not needed.")],
-    into: Annotated[Path, typer.Option(help="The table to write: csv, tsv or parquet, by its suffix.")],
+    into: Annotated[Path, new_path("The table to write: csv, tsv or parquet, by its suffix.")],
     column: Annotated[
         str | None,
         typer.Option(help="The new column's name; left out, probability, prediction of a number, score of a grade."),
@@ -80,7 +81,10 @@ def predict(
     on_error: OnBadLine = "raise",
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a table again with the model's answer for each row."""
+    """Write a table again with the model's answer for each row.
+
+    In csv and tsv, text that a spreadsheet would run, such as =1+1, has an apostrophe in front; parquet keeps it.
+    """
     from crossrank.data.table import open_table
     from crossrank.runs import Run
     from crossrank.serving.tables import predict_table

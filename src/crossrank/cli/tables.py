@@ -17,6 +17,7 @@ from crossrank.cli.app import (
     SchemaFile,
     Separator,
     data_commands,
+    new_path,
     out,
     say,
     table_of,
@@ -81,12 +82,12 @@ def _print_narrow(title: str, headings: Sequence[str], rows: Sequence[Sequence[s
 @data_commands.command("synthesize", epilog="Example: crossrank data synthesize --rows 45_000_000 --into criteo.txt")
 def data_synthesize(
     rows: Annotated[str, typer.Option(help="How many; 45_000_000 may be written so.")],
-    into: Annotated[Path, typer.Option(help="The file (text) or dataset folder (encoded) to make.")],
+    into: Annotated[Path, new_path("The file (text) or dataset folder (encoded) to make.")],
     like: Annotated[Literal["criteo"], typer.Option(help="Which set to imitate.")] = "criteo",
     output: Annotated[
         Literal["text", "encoded"], typer.Option("--format", help="Criteo's text, or a dataset ready to train on.")
     ] = "text",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.", min=0, max=2**63 - 1)] = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:

@@ -19,6 +19,7 @@ from crossrank.cli.app import (
     Sets,
     app,
     interruptible,
+    new_path,
     out,
     same_command,
     say,
@@ -27,6 +28,7 @@ from crossrank.cli.app import (
 )
 from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
 from crossrank.cli.scoring import refuse, say_skipped, show_metrics
+from crossrank.cli.workers import let_the_first_talk, train_with_workers
 from crossrank.errors import listing
 
 Tracked = Literal["tensorboard", "mlflow"]
@@ -37,9 +39,9 @@ STILL_IMPROVING = (
 
 @app.command(epilog="Example: crossrank demo --into runs/demo")
 def demo(
-    into: Annotated[Path, typer.Option(help="The folder to make.")] = Path("runs/demo"),
+    into: Annotated[Path, new_path("The folder to make.")] = Path("runs/demo"),
     rows: Annotated[int, typer.Option(help="Rows of the generated click log.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="Of the click log and of the models.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the click log and of the models.", min=0, max=2**63 - 1)] = 0,
     overwrite: Overwrite = False,
 ) -> None:
     """Train three models on a generated click log and see which crosses they found."""
@@ -64,7 +66,7 @@ def demo(
 
 @app.command(epilog="Example: crossrank prepare clicks.csv --schema schema.json --into data/clicks")
 def prepare(
-    into: Annotated[Path, typer.Option(help="The dataset folder to make.")],
+    into: Annotated[Path, new_path("The dataset folder to make.")],
     sources: Annotated[
         list[Path] | None, typer.Argument(help="Tables (csv, tsv, parquet), or folders of them.", show_default=False)
     ] = None,
@@ -119,7 +121,7 @@ def prepare(
 
 @app.command(epilog="Example: crossrank train clicks.csv --into runs/first --set model.cross.num_layers=3 --seeds 5")
 def train(
-    into: Annotated[Path, typer.Option(help="The run folder to make.")],
+    into: Annotated[Path, new_path("The run folder to make.")],
     data: Annotated[
         Path | None,
         typer.Argument(help="A dataset made by `prepare`, or a table (csv, tsv, parquet).", show_default=False),
@@ -143,6 +145,9 @@ def train(
         float | None, typer.Option(help="Look this many minutes for settings on the validation rows first.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Train one model in this many processes, with TorchRec.", min=1)
+    ] = None,
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
     overwrite: Overwrite = False,
@@ -158,6 +163,12 @@ def train(
     sets = [*(sets or []), *([f"model.ensemble={ensemble}"] if ensemble else [])]
     settings = override(load_toml(config) if config else {}, sets)
     split = Config.parse(settings).split  # before anything is read
+    if workers is not None or Config.parse(settings).training.distributed:
+        refuse("--workers or training.distributed", seeds=seeds > 1 or None, tune=tune, profile=profile or None)
+        if workers is not None:
+            train_with_workers(workers, into=into, how=lambda: _how_to_resume(into))
+            return
+        let_the_first_talk()
     divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
     meaning, opened = None, open_rows(data, divided, separator=separator, encoding=encoding)
     if isinstance(opened, EncodedDataset):
@@ -185,7 +196,10 @@ def train(
         clock = StepClock() if profile else None
         with interruptible(lambda: _how_to_resume(into)):
             run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
+        if out.quiet:
+            return
         _say_filled_in(settings, run.config)
+        _say_memory(run.report.get("memory", []))
         if meaning is not None:
             _say_encodings(meaning, run.schema)
         if clock:
@@ -210,6 +224,15 @@ def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
     chosen = [f"{key}={value}" for key, value in flatten(config).items() if value != plain[key]]
     if chosen:
         say(f"left out, so chosen for these rows: {', '.join(chosen)}")
+
+
+def _say_memory(tried: list[dict[str, Any]]) -> None:
+    """Tell what became of memories of pairs of columns that were tried."""
+    for one in tried:
+        names = [" x ".join(columns) for columns in one["of"]]
+        verdict = "kept" if one["pays"] else "left out"
+        gain = f"{one['gain']:.4f} ± {one['error']:.4f}"
+        say(f"memory of {listing(names, most=3)}: gained {gain} on the validation rows, {verdict}")
 
 
 def _say_encodings(asked: Any, made: Any) -> None:

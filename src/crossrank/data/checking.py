@@ -18,7 +18,8 @@ def misfits(table: Table, schema: Schema) -> dict[str, str]:
 
     Reads once those columns of the table that hold a label, a weight, numbers or dates.
     """
-    absent = [name for name in schema.required if name not in table.columns]
+    known = set(table.columns)
+    absent = [name for name in schema.required if name not in known]
     found = {name: f"not in the table. {did_you_mean(name, table.columns)}".strip() for name in absent}
     checks = {name: refused for _, name, refused in refusals(schema) if name not in found}
     counts, firsts, rows = dict.fromkeys(checks, 0), dict.fromkeys(checks, ""), 0

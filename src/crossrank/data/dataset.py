@@ -11,22 +11,26 @@ train/                            orders.npy, where crosses have statistics: the
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Generator, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
-from crossrank.data.arrays import array_checksum, map_array
+from crossrank.data.arrays import map_array
 from crossrank.data.batches import Batch, GroupedOrder, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
+from crossrank.data.soundness import check_rows
 from crossrank.data.splits import SPLITS
+from crossrank.data.verification import AGAIN, Verification
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
-from crossrank.files import checksum
+from crossrank.files import Contents, is_as_written, read_json
+from crossrank.folders import is_marked, recover
 from crossrank.schema import Feature, Schema
+from crossrank.shapes import FileName
 
 if TYPE_CHECKING:
     from crossrank.data.table import Table
@@ -37,6 +41,7 @@ MANIFEST = "manifest.json"
 WINDOW_BYTES = 2**30
 BLOCK_BYTES = 2**19
 PREFETCHED_BATCHES = 3
+PREPARE_AGAIN = "It is damaged: prepare the dataset again."
 
 
 class Split:
@@ -160,19 +165,26 @@ class EncodedDataset:
 
     def __init__(self, path: Path, manifest: dict[str, Any], encoder: Encoder) -> None:
         self.path, self.manifest, self.encoder = path, manifest, encoder
+        abouts = manifest["arrays"].items()
+        self._arrays = {name: map_array(path / name, about["dtype"], about["shape"]) for name, about in abouts}
+        self._verification = Verification(path, self._arrays, {name: about["checksum"] for name, about in abouts})
+        self._sound: set[str] = set()  # splits whose rows were looked at
 
     @classmethod
     def open(cls, path: Path | str) -> EncodedDataset:
-        """Open a dataset folder, after a look at its version and at the presence and size of every array.
+        """Open a dataset folder. All but the arrays is compared with its checksums now, the rows of a split when they
+        are first read.
 
         Raises:
             DataError: where it is missing, from another format version, or damaged.
         """
         path = Path(path)
+        recover(path)
         manifest = _read_manifest(path)
-        for name, about in manifest["arrays"].items():
-            map_array(path / name, about["dtype"], about["shape"])
-        return cls(path, manifest, Encoder.load(path / "encoder"))
+        checksums = {f"encoder/{name}": expected for name, expected in manifest["encoder"].items()}
+        files = Contents(path, checksums, DataError, hint=AGAIN)
+        files.verify()
+        return cls(path, manifest, files.read("encoder", Encoder.load))
 
     @property
     def schema(self) -> Schema:
@@ -202,6 +214,8 @@ class EncodedDataset:
         if name not in present:
             hint = did_you_mean(name, present) if name not in SPLITS else "Prepare it with other fractions."
             raise DataError(f"The dataset {self.path} has rows for {listing(present)}; got '{name}'.", hint=hint)
+        if not self._verification.in_background:
+            self._verification.check(key for key in self._arrays if key.startswith(f"{name}/"))
         bags = []
         for position in range(len(self.schema.multivalent)):
             bags.append((self._array(name, f"{position}.bag_ids"), self._array(name, f"{position}.bag_offsets")))
@@ -214,15 +228,21 @@ class EncodedDataset:
         if kept is not None and name != "train":  # rows that are measured: a negative one stands for 1 / kept
             each = np.where(labels == 0, np.float32(1 / kept), np.float32(1))
             weights = each if weights is None else each * weights
-        return Split(LabeledRows(rows, labels, weights, groups, given.get("times")))
+        labeled = LabeledRows(rows, labels, weights, groups, given.get("times"))
+        if name not in self._sound:
+            count, where = self.num_rows[name], f"{self.path / name}"
+            check_rows(labeled, self.features, self.schema.label, num_rows=count, where=where)
+            self._sound.add(name)
+        return Split(labeled)
 
     def _has(self, split: str, name: str) -> bool:
-        return f"{split}/{name}.npy" in self.manifest["arrays"]
+        return f"{split}/{name}.npy" in self._arrays
 
     def _array(self, split: str, name: str) -> Any:
         key = f"{split}/{name}.npy"
-        about = self.manifest["arrays"][key]
-        return map_array(self.path / key, about["dtype"], about["shape"])
+        if key not in self._arrays:
+            raise DataError(f"{self.path / MANIFEST} must know {key}; it does not.", hint=PREPARE_AGAIN)
+        return self._arrays[key]
 
     @cached_property
     def train(self) -> Split:
@@ -237,28 +257,21 @@ class EncodedDataset:
         return self.split("test")
 
     def verify(self) -> None:
-        """Read every array and compare it with its checksum.
+        """Compare every array that was not read yet with its checksum.
 
         Raises:
             DataError: for the first one that differs.
         """
-        for name, about in self.manifest["arrays"].items():
-            array, expected = map_array(self.path / name, about["dtype"], about["shape"]), about["checksum"]
-            self._compare(name, array_checksum(array, digits=len(expected)), expected)
-        for name, expected in self.manifest["encoder"].items():
-            self._compare(f"encoder/{name}", checksum(self.path / "encoder" / name), expected)
+        self._verification.check()
 
-    def _compare(self, name: str, found: str, expected: str) -> None:
-        if found != expected:
-            raise DataError(
-                f"{name} of the dataset {self.path} must have the checksum {expected:.16}…; got {found:.16}….",
-                hint="It was changed after it was written; prepare it again.",
-            )
+    def verifying(self) -> contextlib.AbstractContextManager[None]:
+        """Compare the arrays meanwhile, in a thread; :meth:`verify` waits for it."""
+        return self._verification.beside()
 
 
 def is_dataset(path: Path) -> bool:
     """Whether a folder is an encoded dataset."""
-    return (path / MANIFEST).is_file()
+    return (path / MANIFEST).is_file() and not is_marked(path)
 
 
 def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
@@ -270,33 +283,50 @@ def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
     """
     if isinstance(source, EncodedDataset):
         return source
-    if isinstance(source, str | Path) and is_dataset(Path(source)):
-        return EncodedDataset.open(source)
+    if isinstance(source, str | Path):
+        recover(Path(source))
+        if is_dataset(Path(source)):
+            return EncodedDataset.open(source)
     from crossrank.data.table import open_table  # which needs polars
 
     return open_table(source, **table_options)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not (path / MANIFEST).is_file():
         got = "a file" if path.is_file() else "a folder without manifest.json" if path.is_dir() else "no such folder"
         table = path if path.is_file() else "TABLE"
         hint = f"Make one with: crossrank prepare {table} --into data/{path.stem}"
-        raise DataError(f"{path} must be an encoded dataset; got {got}.", hint=hint) from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}/manifest.json must be JSON; {error}.", hint="Prepare the dataset again.") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(f"{path} must be an encoded dataset; got {got}.", hint=hint)
+    about = read_json(path / MANIFEST, dict[str, Any], error=DataError, hint=PREPARE_AGAIN)
+    if about.get("format") != FORMAT:
         raise DataError(f"{path} must be an encoded dataset; its manifest.json says otherwise.")
-    if manifest.get("format_version") != FORMAT_VERSION:
+    if about.get("format_version") != FORMAT_VERSION:
         raise DataError(
-            f"The dataset {path} must have format version {FORMAT_VERSION}; got {manifest.get('format_version')!r}.",
+            f"The dataset {path} must have format version {FORMAT_VERSION}; got {about.get('format_version')!r}.",
             hint="It was written by another version of crossrank; prepare it again.",
         )
-    for key in ("splits", "arrays", "encoder", "fingerprint"):
-        if key not in manifest:
-            raise DataError(
-                f"{path}/manifest.json must have '{key}'; it is missing.", hint="Prepare the dataset again."
-            )
+    manifest: dict[str, Any] = read_json(path / MANIFEST, _Written, error=DataError, hint=PREPARE_AGAIN)
+    if not is_as_written(manifest):
+        raise DataError(f"{path} is damaged: {MANIFEST} is not what was written.", hint=AGAIN)
     return manifest
+
+
+class _Rows(TypedDict):
+    rows: int
+
+
+class _Array(TypedDict):
+    dtype: Literal["<u4", "<f4", "<i8"]
+    shape: list[int]
+    checksum: str
+
+
+class _Written(TypedDict):
+    """manifest.json"""
+
+    splits: dict[str, _Rows]
+    arrays: dict[FileName, _Array]
+    encoder: dict[FileName, str]
+    fingerprint: str
+    split: NotRequired[dict[str, Any]]

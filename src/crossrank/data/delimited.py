@@ -146,7 +146,8 @@ class DelimitedFile:
     def _words(self, block: Bytes, ends: Places, names: Sequence[str]) -> dict[str, Words]:
         """Those of the columns whose texts are short, as words; none where the block has more than plain lines."""
         names = sorted(names, key=self.columns.index)
-        places = [self.columns.index(name) for name in names] if len(names) < len(self.columns) else slice(None)
+        known = {name: place for place, name in enumerate(self.columns)}
+        places = [known[name] for name in names] if len(names) < len(self.columns) else slice(None)
         words = np.empty((len(names), len(ends)), np.uint64)
 
         def cut(first: int) -> NDArray[np.bool_] | None:

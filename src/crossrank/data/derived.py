@@ -78,7 +78,8 @@ def chunk_with_derived(chunk: Chunk, schema: Schema) -> Chunk:
         return chunk
     read = {column.input: chunk.column(column.input) for column in schema.derived}
     frame = with_derived(chunk.frame.with_columns(read.values()), schema, chunk.where)
-    words = {name: column for name, column in chunk.words.items() if name not in frame.columns}
+    taken = set(frame.columns)
+    words = {name: column for name, column in chunk.words.items() if name not in taken}
     return dataclasses.replace(chunk, frame=frame, words=words)
 
 

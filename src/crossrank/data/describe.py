@@ -110,7 +110,7 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
     draft = _draft_of(schema, table.columns) if schema else draft_table(table, label=label, needs_label=False)
     others = [name for name in table.columns if name in draft.left_out or name in (draft.weight, draft.group)]
     nested = [name for name in others if head[name].dtype.is_nested()]
-    whole = _every_column(draft, [name for name in others if name not in nested])
+    whole = _every_column(draft, [name for name in others if not head[name].dtype.is_nested()])
     encoder = Encoder.fit(table, whole)
     sample, labels, rows, total = None, np.zeros(0, np.float32), 0, 0.0
     for chunk in table.chunks([*whole.inputs, *([draft.label.name] if draft.label else [])], rows=SAMPLE_ROWS):
@@ -126,9 +126,10 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
     ]
     inputs = {column.name: column.input for column in (*whole.categorical, *whole.multivalent, *whole.numeric)}
     meanings = dict.fromkeys(draft.left_out, "left out") | {draft.weight: "weight", draft.group: "group"}
+    places, apart = {name: place for place, name in enumerate(table.columns)}, set(others)
     columns = [
-        dataclasses.replace(column, kind=meanings[column.name], warnings=[]) if column.name in others else column
-        for column in sorted(columns, key=lambda column: table.columns.index(inputs.get(column.name, column.name)))
+        dataclasses.replace(column, kind=meanings[column.name], warnings=[]) if column.name in apart else column
+        for column in sorted(columns, key=lambda column: places[inputs.get(column.name, column.name)])
     ]
     name, rate = (draft.label.name, total / rows) if draft.label else (None, None)
     rate = None if draft.label and draft.label.kind == "classes" else rate
@@ -137,7 +138,8 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
 
 def _draft_of(schema: Schema, names: Iterable[str]) -> Draft:
     """A schema that a person gave, as if it were drafted."""
-    left_out = dict.fromkeys((name for name in names if name not in set(schema.required)), "not in the schema")
+    needed = set(schema.required)
+    left_out = dict.fromkeys((name for name in names if name not in needed), "not in the schema")
     weight, group = (None if name in schema.inputs else name for name in (schema.weight, schema.group))
     features = list(schema.in_table)
     return Draft(features=features, left_out=left_out, notes=[], label=schema.label, weight=weight, group=group)

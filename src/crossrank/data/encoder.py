@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from crossrank.data.cell_codes import CellCodes
 from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.derived import rows_with_derived, with_derived
+from crossrank.data.forking import use_polars
 from crossrank.data.number_codes import NumberFloats, NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.parallel import for_each
@@ -25,6 +26,7 @@ from crossrank.data.scaling import NumericStatistics, Scaling, take_logs
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
 from crossrank.errors import DataError, SchemaError, did_you_mean, listing
+from crossrank.files import DAMAGED, read_json, write_tensors
 from crossrank.schema import Categorical, Feature, Numeric, Schema
 
 if TYPE_CHECKING:
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["MISSING_ID", "UNSEEN_ID", "Encoder"]
 
 FORMAT_VERSION = 1
-DAMAGED = "It is damaged: copy it again, or make it anew."
 
 
 class Encoder:
@@ -167,11 +168,15 @@ class Encoder:
 
     def counts(self, name: str) -> NDArray[np.int64]:
         """Training occurrences of an embedded feature's values by id, missing and unseen included."""
-        crosses = {name: one for name, one in self.crosses.items() if one.cross.ids}
-        known = {**self.vocabularies, **self.values, **crosses}
+        known = self._counted
         if name not in known:
             raise SchemaError(f"Counts are kept for {listing(known)}; got '{name}'.", hint=did_you_mean(name, known))
         return known[name].counts
+
+    @cached_property
+    def _counted(self) -> dict[str, AnyVocabulary | NumberVocabulary | CellCodes]:
+        crosses = {name: one for name, one in self.crosses.items() if one.cross.ids}
+        return {**self.vocabularies, **self.values, **crosses}
 
     def encode(self, frame: pl.DataFrame, *, where: Where = in_data_frame) -> EncodedRows:
         """Encode the feature columns of a data frame; other columns and their order do not matter.
@@ -184,6 +189,7 @@ class Encoder:
             SchemaError: for a column that is missing.
             DataError: for a number that cannot be read.
         """
+        use_polars()
         check_columns(self.schema.inputs, frame.columns, "the data frame")
         frame = with_derived(frame, self.schema, where)
 
@@ -277,7 +283,7 @@ class Encoder:
 
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "encoder.json").write_text(self._description(), encoding="utf-8")
-        save_file(self._tensors(), folder / "vocabulary.safetensors")
+        write_tensors(folder / "vocabulary.safetensors", save_file, self._tensors())
 
     def _description(self) -> str:
         statistics = {name: dataclasses.asdict(value) for name, value in self.statistics.items()}
@@ -297,37 +303,51 @@ class Encoder:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        folder = Path(folder)
-        try:
-            content = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
-            tensors = load_file(folder / "vocabulary.safetensors")
-        except (OSError, ValueError, SafetensorError) as error:
-            raise DataError(f"The encoder in {folder} cannot be read; {error}.", hint=DAMAGED) from None
-        version = content.get("format_version") if isinstance(content, dict) else None
+        folder, file = Path(folder), Path(folder) / "encoder.json"
+        version = read_json(file, dict[str, Any], error=DataError).get("format_version")
         if version != FORMAT_VERSION:
             raise DataError(
                 f"The encoder in {folder} must have format version {FORMAT_VERSION}; got {version!r}.",
                 hint="It was written by another version of crossrank.",
             )
-        parts: dict[str, dict[str, NDArray[Any]]] = {}
-        for key, array in tensors.items():
-            name, _, part = key.rpartition(".")
-            parts.setdefault(name, {})[part] = array
-        for column in (column for column in content["schema"]["features"] if column["kind"] == Numeric.kind):
-            column.setdefault("encoding", "scalar")  # there was nothing else
-        schema = Schema.from_dict(content["schema"], source=str(folder / "encoder.json"))
+        content = read_json(file, _Written, error=DataError)
+        for column in content["schema"]["features"]:
+            if column.get("kind") == Numeric.kind:
+                column.setdefault("encoding", "scalar")  # there was nothing else
+        schema = Schema.from_dict(content["schema"], source=str(file))
         names = [column.name for column in (*schema.categorical, *schema.multivalent)]
         try:
-            statistics = {
-                column.name: NumericStatistics(**content["numeric"][column.name]) for column in schema.numeric
-            }
+            parts: dict[str, dict[str, NDArray[Any]]] = {}
+            for key, array in load_file(folder / "vocabulary.safetensors").items():
+                name, _, part = key.rpartition(".")
+                parts.setdefault(name, {})[part] = array
+            statistics = {column.name: content["numeric"][column.name] for column in schema.numeric}
             encoder = cls(schema.with_crosses([]), {name: from_tensors(parts[name]) for name in names}, statistics)
             kind, features = schema.label.kind, encoder.features
             crosses = [CellCodes.load(cross, features, kind, parts[cross.name]) for cross in schema.crosses]
-            return cls(schema, encoder.vocabularies, statistics, crosses)
-        except (KeyError, TypeError) as error:
-            problem = f"The encoder in {folder} must know every column; {error} is missing."
-            raise DataError(problem, hint=DAMAGED) from None
+            encoder = cls(schema, encoder.vocabularies, statistics, crosses)
+            ids, floats = encoder._number_slots(np.full((1, len(schema.numeric)), np.nan))
+            missing = np.zeros((1, len(schema.categorical) + len(ids)), np.uint32)
+            encoder.add_cells(EncodedRows(missing, floats, ()))  # what does not fit together shows here
+            return encoder
+        except KeyError as error:
+            raise DataError(
+                f"The encoder in {folder} must know every column; {error} is missing.", hint=DAMAGED
+            ) from None
+        except (OSError, SafetensorError, TypeError, ValueError, IndexError, ArithmeticError) as error:
+            raise DataError(f"The encoder in {folder} cannot be read; {error}.", hint=DAMAGED) from None
+
+
+class _Features(TypedDict):
+    features: list[dict[str, Any]]
+
+
+class _Written(TypedDict):
+    """encoder.json"""
+
+    format_version: int
+    schema: _Features
+    numeric: dict[str, NumericStatistics]
 
 
 def check_columns(needed: Iterable[str], present: Iterable[str], source: str) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import json
+import subprocess
+import sys
 import zlib
 from io import BufferedReader
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import polars as pl
 
 from crossrank.data.packed_texts import Bytes, Places
+from crossrank.data.zstandard_decoder import DAMAGED, MOST_BYTES, NO_TEXT
 from crossrank.errors import ConfigError, DataError
 
 READ_BYTES = 1 << 20  # asked of the operating system at once
@@ -53,6 +56,8 @@ class LineBuffer:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+        if isinstance(self._stream, _Zstandard):
+            self._stream.close()
 
     @property
     def share_done(self) -> float:
@@ -121,9 +126,6 @@ class LineBuffer:
     def _read_into(self, room: Bytes) -> int:
         try:
             return self._stream.readinto(room.data)
-        except pl.exceptions.ComputeError as error:
-            hint = "Decompress it first: then the message names the line."
-            raise DataError(f"{self.path.name} must be UTF-8; got {error}.", hint=hint) from None
         except (OSError, EOFError, zlib.error) as error:
             raise unreadable(self.path, error) from None
 
@@ -137,18 +139,34 @@ def unreadable(path: Path, error: BaseException) -> DataError:
 
 
 class _Zstandard:
-    """The text of a zstandard file as polars decompresses it; lines come without their carriage returns."""
+    """The text of a zstandard file as polars decompresses it in another process, whose memory has a bound."""
 
     def __init__(self, path: Path) -> None:
-        self._batches = iter(pl.scan_lines(path, glob=False).collect_batches(chunk_size=1 << 14, maintain_order=True))
-        self._left = memoryview(b"")
+        program = str(Path(__file__).with_name("zstandard_decoder.py"))
+        command = [sys.executable, "-P", program, json.dumps([str(place) for place in sys.path]), str(path.absolute())]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        self._path = path
 
     def readinto(self, room: memoryview) -> int:
-        if not self._left and (batch := next(self._batches, None)) is not None:
-            self._left = memoryview(str(batch.to_series().str.join("\n").item()).encode() + b"\n")
-        some, self._left = self._left[: len(room)], self._left[len(room) :]
-        room[: len(some)] = some
-        return len(some)
+        assert self._process.stdout is not None
+        size = int(self._process.stdout.readinto(room) or 0)  # type: ignore[attr-defined]
+        if not size and (status := self._process.wait()):
+            assert self._process.stderr is not None
+            said = self._process.stderr.read().decode(errors="replace").strip()
+            if status == DAMAGED:
+                raise OSError(said)
+            if status == NO_TEXT:
+                hint = "Decompress it first: then the message names the line."
+                raise DataError(f"{self._path.name} must be UTF-8; got {said}.", hint=hint)
+            raise DataError(
+                f"{self._path} must be text that can be decompressed in {MOST_BYTES >> 30} GiB; it is not, or damaged.",
+                hint="Is it text with one line per row? Else decompress it first.",
+            )
+        return size
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 def _decompressed(file: BufferedReader, path: Path) -> BufferedReader | gzip.GzipFile | _Zstandard:

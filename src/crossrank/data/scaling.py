@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from crossrank.data.numbers import LARGEST, Doubles
 from crossrank.data.rows import Floats
+from crossrank.errors import ConfigError
 from crossrank.schema import Numeric
 
 FARTHEST = 5.0  # deviations from the mean, beyond which a number counts as if it were there
@@ -45,6 +46,20 @@ class NumericStatistics:
     counts: Sequence[int] | None = None  # training rows by id, the special ones included
     edges: Sequence[float] | None = None  # between the pieces, and at both ends
     piece_means: Sequence[float] | None = None  # over the training rows that have a number
+
+    def __post_init__(self) -> None:
+        """Refuse what no training rows can have taught."""
+        bins, pieces = len(self.lows or ()), len(self.piece_means or ())
+        right = (
+            self.deviation > 0
+            and min(self.count, self.missing) >= 0
+            and len(self.quantiles or NORMAL_QUANTILES) == len(NORMAL_QUANTILES)
+            and len(self.highs or ()) == bins
+            and len(self.counts or ()) == (bins + 2 if bins else 0)
+            and len(self.edges or ()) == (pieces + 1 if pieces else 0)
+        )
+        if not right:
+            raise ConfigError("What a numeric column was taught must fit together; it does not.")
 
 
 class Scaling:

@@ -13,6 +13,7 @@ import polars as pl
 from crossrank.data.batches import prefetch
 from crossrank.data.delimited import DelimitedFile, OnError
 from crossrank.data.foreign import check_format
+from crossrank.data.forking import use_polars
 from crossrank.data.frames import FramePart, StreamPart, first_line, frame_of
 from crossrank.data.lines import known_encoding, unreadable
 from crossrank.data.packed_texts import Words, texts_of_words
@@ -20,6 +21,7 @@ from crossrank.data.parquet import ParquetFile
 from crossrank.data.parts import Part, Piece
 from crossrank.errors import ConfigError, DataError, SchemaError, did_you_mean, listing
 
+MOST_COLUMNS = 100_000
 CHUNK_ROWS = 65_536  # more would need more memory, fewer more calls for each row
 TABS = {"\\t": "\t", "tab": "\t"}
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
@@ -72,6 +74,11 @@ class Table:
         self.columns = self.parts[0].columns
         self.name = self.parts[0].name if len(self.parts) == 1 else f"{len(self.parts)} files"
         self.skipped: Counter[str] = Counter()
+        if len(self.columns) > MOST_COLUMNS:
+            raise SchemaError(
+                f"A table may have {MOST_COLUMNS:,} columns; {self.name} has {len(self.columns):,}.",
+                hint="Gather those that belong together in one column, as values parted by '|'.",
+            )
         for part in self.parts:
             if missing := sorted(set(self.columns) ^ set(part.columns)):
                 raise SchemaError(
@@ -128,8 +135,9 @@ class Table:
             raise DataError(f"{self.name} must have at least one row; got none{left_out}.")
 
     def _check_known(self, columns: Sequence[str]) -> None:
+        known = set(self.columns)
         for name in columns:
-            if name not in self.columns:
+            if name not in known:
                 raise SchemaError(
                     f"Column '{name}' is missing from {self.name}; its columns are {listing(self.columns)}.",
                     hint=did_you_mean(name, self.columns),
@@ -173,6 +181,7 @@ def open_table(
         >>> [chunk.frame.height for chunk in table.chunks(["country"])]
         [2]
     """
+    use_polars()
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error must be 'raise' or 'skip'; got {on_error!r}.")
     separator, encoding = TABS.get(separator or "", separator), known_encoding(encoding)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,9 +128,24 @@ AnyVocabulary = Vocabulary | HashedVocabulary
 
 def from_tensors(tensors: Mapping[str, NDArray[np.generic]]) -> AnyVocabulary:
     """The inverse of ``tensors()``."""
-    counts = tensors["counts"].astype(np.int64, copy=False)
+    counts = _whole_numbers(tensors["counts"])
+    if len(counts) <= FIRST_ID - ("ends" in tensors) or counts.min() < 0:
+        raise ValueError("each id must have a count")
     if "ends" not in tensors:
         return HashedVocabulary(counts)
-    return Vocabulary(
-        tensors["letters"].astype(np.uint8, copy=False), tensors["ends"].astype(np.int64, copy=False), counts
-    )
+    letters, ends = _whole_numbers(tensors["letters"], np.uint8), _whole_numbers(tensors["ends"])
+    starts = np.concatenate([[0], ends])
+    if len(starts) + 1 != len(counts):
+        raise ValueError("each value must have a text and a count")
+    if starts[-1] != len(letters) or (np.diff(starts) < 0).any():
+        raise ValueError("texts must follow each other")
+    letters.tobytes().decode()
+    if (letters[ends[ends < len(letters)]] & 0xC0 == 0x80).any():
+        raise ValueError("texts must be whole characters")
+    return Vocabulary(letters, ends, counts)
+
+
+def _whole_numbers(array: NDArray[Any], dtype: type[Any] = np.int64) -> NDArray[Any]:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"whole numbers in a row belong here; got {array.dtype} of shape {array.shape}")
+    return array.astype(dtype, copy=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -78,6 +79,9 @@ def measure_split(logits: ArrayLike, rows: Split, *, label_kind: LabelKind = "bi
 def encoded_rows(encoder: Encoder, data: EncodedDataset | Table, split: str) -> Split:
     """The rows of a dataset's split, or all rows of a table, encoded as a run's training rows were."""
     if isinstance(data, EncodedDataset):
+        if encoder.crosses and data.encoder.fingerprint == encoder.with_crosses([]).fingerprint:
+            rows = data.split(split).rows  # of which the run's memory is all that is missing
+            return Split(dataclasses.replace(rows, encoded=encoder.add_cells(rows.encoded)))
         if data.encoder.fingerprint != encoder.fingerprint:
             raise DataError(
                 f"The dataset {data.path} must be encoded as the run's training rows were; its encoder is another.",

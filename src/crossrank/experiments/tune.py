@@ -42,6 +42,7 @@ from crossrank.experiments.processes import Map, workers
 from crossrank.experiments.space import Space
 from crossrank.experiments.trials import RATE, Task, Trial, run_family
 from crossrank.files import read_json, write_json, write_text, writing
+from crossrank.folders import locked
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run
 from crossrank.training import Config, Planned, train_or_resume, train_together
@@ -116,13 +117,14 @@ def tune(
     into = Path(into)
     dataset = dataset if isinstance(dataset, EncodedDataset) else EncodedDataset.open(Path(dataset))
     space = _space(space)
-    for name, value in (("trials", trials), ("stages", stages), ("finalists", finalists), ("seeds", seeds)):
-        if value < 1:
+    counts = {"trials": trials, "stages": stages, "finalists": finalists, "seeds": seeds, "jobs": jobs}
+    for name, value in counts.items():
+        if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1; got {value}.")
     _check_rates(rates, space)
     plan = {"space": space.to_dict(), "trials": trials, "stages": stages, "seed": seed, "finalists": finalists}
     plan |= {"rates": rates, "seeds": seeds, "max_parameters": max_parameters, "data_fingerprint": dataset.fingerprint}
-    with writing(into, RunError), workers(jobs) as each:
+    with writing(into, RunError), locked(into, RunError), workers(jobs) as each:
         _claim(into, plan)
         search = _Search(into, dataset, seed, max_parameters, each, say)
         found = search.trials(space, trials, stages, rates)

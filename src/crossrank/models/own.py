@@ -51,13 +51,12 @@ from torch import Tensor
 
 from crossrank.errors import ConfigError, ShapeError
 from crossrank.models.base import Model
-from crossrank.models.build import MODELS, Entry
+from crossrank.models.build import BUILT_IN, MODELS, Entry
 from crossrank.models.settings import ModelSettings
 from crossrank.nn import Features
 from crossrank.nn.cross_base import label_of
 
 AnyModel = TypeVar("AnyModel", bound=type)
-BUILT_IN = frozenset(MODELS)
 
 
 def register_model(

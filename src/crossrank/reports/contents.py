@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from crossrank.errors import RunError
 from crossrank.evaluation.metrics import CRITERIA, badness
 from crossrank.results import Cross, Spectrum
 from crossrank.runs import Run
@@ -21,7 +22,7 @@ def run_contents(run: Run, name: str) -> dict[str, Any]:
         "label": {"name": run.schema.label.name, "kind": run.schema.label.kind},
         "learning": learning(run),
         "curves": run.curves or None,
-        "dependence": run.optional("importance.json").get("dependence", []),
+        "dependence": run.found_importance.get("dependence", []),
         "crosses": crosses(run),
         "spectra": [
             {
@@ -39,14 +40,14 @@ def learning(run: Run) -> dict[str, Any]:
     kind = run.schema.label.kind
     criterion, real = CRITERIA[kind], kind == "real"
     lines = [line for line in run.metrics if not line.get("member")]  # of an ensemble, the first
-    checks = [line for line in lines if "valid" in line]
+    checks = [line for line in lines if _has(line, "valid", criterion) and _has(line, "valid_raw", criterion)]
     return {
         "criterion": criterion,
         "best_step": run.report["training"]["best_step"],
         # The loss of a number is its squared error, whose root is the criterion.
         "train": thin(
             [
-                [line["step"], short(line["loss"] ** 0.5 if real else line["loss"])]
+                [line["step"], short(max(line["loss"], 0) ** 0.5 if real else line["loss"])]
                 for line in lines
                 if "loss" in line and kind != "grade"  # whose loss has another scale
             ]
@@ -54,6 +55,10 @@ def learning(run: Run) -> dict[str, Any]:
         "averaged": thin([[line["step"], short(badness(line["valid"], criterion))] for line in checks]),
         "raw": thin([[line["step"], short(badness(line["valid_raw"], criterion))] for line in checks]),
     }
+
+
+def _has(line: Mapping[str, Any], split: str, criterion: str) -> bool:
+    return split in line and line[split].get(criterion) is not None
 
 
 def crosses(run: Run) -> dict[str, Any] | None:
@@ -64,7 +69,11 @@ def crosses(run: Run) -> dict[str, Any] | None:
     pairs = [cross for cross in run.crosses if len(cross.features) == 2]
     if not pairs:
         return None
-    names = list(dict.fromkeys(pair.features[0] for pair in pairs))
+    names = list(dict.fromkeys(name for pair in pairs for name in pair.features))
+    if len(names) ** 2 > 2 * len(pairs):
+        raise RunError(
+            f"{run.path / 'crosses.json'} must hold each pair of its {len(names):,} features; got {len(pairs):,} pairs."
+        )
     number = {name: i for i, name in enumerate(names)}
     layers = []
     for _, group in groupby(pairs, key=lambda pair: (pair.network, pair.layer)):

@@ -18,14 +18,14 @@ CAUTION = "A feature whose news another one brings as well may seem unneeded."
 
 def importance(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     """What shuffling each feature costs; nothing where no run has measured it."""
-    found = {run.path: known for run in runs if (known := run.optional("importance.json")) and known["features"]}
+    found = {run.path: known for run in runs if (known := run.found_importance) and known["features"]}
     if not found:
         return Markup()
     if len(found) > 1:
         return Markup(f"<p>How far the error of each run rises {WHEN}. {CAUTION}</p>{_beside(found, names)}")
     (known,) = found.values()
     base = f"{METRICS[known['metric']].title} rises from {figure(known['metric'], known['base'])}"
-    shuffled = f"on {known['rows']:,} {text(known['split'])} rows; mean and deviation of {known['repeats']} shuffles"
+    shuffled = f"on {known['rows']:,} {text(known['split'])} rows; mean and deviation of {known['repeats']:,} shuffles"
     return Markup(f"<p>How far {base} {WHEN}, {shuffled}. {CAUTION}</p>{_table(known['features'])}")
 
 

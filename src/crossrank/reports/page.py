@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import warnings
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -11,16 +11,18 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from crossrank.data import EncodedDataset, open_data
-from crossrank.errors import ConfigError, RunError, did_you_mean, listing
+from crossrank.errors import ConfigError, CrossRankError, RunError, did_you_mean, listing
 from crossrank.evaluation.curves import group_metrics, measure_curves
 from crossrank.evaluation.evaluate import encoded_rows, score_split
 from crossrank.files import write_text, writing
+from crossrank.folders import is_marked, locked
 from crossrank.reports import quality, sections
 from crossrank.reports.contents import run_contents
 from crossrank.reports.importance import importance
 from crossrank.reports.markup import Markup, text
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run
+from crossrank.serving.http.page import hashes
 
 if TYPE_CHECKING:
     from crossrank.data import Table
@@ -74,7 +76,7 @@ def write_report(
     _check_column(group_column, contents)
     path = Path(into) if into is not None else folder
     page = _page(chosen, baselines, names, {"runs": contents, "column": group_column})
-    with writing(path, RunError):
+    with writing(path, RunError), locked(path, RunError):
         write_text(path, page)
     return path
 
@@ -94,14 +96,18 @@ def _open(runs: Source | Sequence[Source]) -> tuple[list[Run], Path]:
 
 
 def _siblings(run: Run) -> list[Run]:
-    """The best other runs of the same folder that were trained on the same data."""
+    """The best other runs of the same folder that were trained on the same data; a damaged one is named, left out."""
     found = []
     for file in sorted(run.path.resolve().parent.glob("*/run.json")):
-        with contextlib.suppress(RunError):  # a neighbour may be damaged, or from a later version
+        if is_marked(file.parent):
+            continue  # it is being made, or was replaced
+        try:
             other = Run.open(file.parent, verify=False)
             same = other.info["data_fingerprint"] == run.info["data_fingerprint"]
-            if same and other.path != run.path.resolve():
+            if same and other.path != run.path.resolve() and other.config and other.curves is not None:
                 found.append((quality.criterion_of(other), other))
+        except CrossRankError as error:  # also of one from a later version
+            warnings.warn(f"{file.parent} is left out of the report: {error.message}", stacklevel=3)
     return [other for _, other in sorted(found, key=lambda pair: pair[0])[:MOST_BASELINES]]
 
 
@@ -174,6 +180,7 @@ def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str],
         "content": _json(content),
         "script": "<script>\n" + "\n".join(map(_asset, SCRIPTS)) + "\n</script>",
     }
+    parts["allowed"] = hashes("script", parts["libraries"] + parts["script"])  # no other script may run
     return Template(_asset("page.html")).substitute(parts)
 
 

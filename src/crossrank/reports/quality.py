@@ -95,8 +95,8 @@ def headline(run: Run, baselines: Sequence[Run], names: Mapping[Path, str]) -> M
         if key in intervals:
             notes.insert(0, f"95% interval {_interval(key, intervals[key])}")
         lines = "".join(f"<p>{text(note)}</p>" for note in notes)
-        parts.append(f"<div><dt>{metric.title}</dt><dd>{text(figure(key, metrics[key]))}</dd>{lines}</div>")
-    caption = f'<p class="note">On {metrics["rows"]:,} {split} rows.</p>'
+        parts.append(f"<div><dt>{text(metric.title)}</dt><dd>{text(figure(key, metrics[key]))}</dd>{lines}</div>")
+    caption = f'<p class="note">On {metrics["rows"]:,} {text(split)} rows.</p>'
     return Markup(f'<dl class="figures">{"".join(parts)}</dl>{caption}')
 
 
@@ -115,7 +115,7 @@ def _intervals(run: Run) -> dict[str, Any]:
     """By metric; empty where the run has none, or they are of other rows than its metrics."""
     curves = run.curves
     known = curves.get("intervals") or {} if curves.get("split") == measured(run)[0] else {}
-    return {key: pair for key, pair in known.items() if pair and None not in pair}
+    return {key: pair for key, pair in known.items() if len(pair) == 2 and None not in pair}
 
 
 def _interval(key: str, pair: Sequence[float]) -> str:
@@ -131,7 +131,7 @@ def comparison(runs: Sequence[Run], baselines: Sequence[Run], names: Mapping[Pat
         group = [run for run in everyone if rows_of(run) == key]
         if len(keys) > 1:
             rows = f"{measured(group[0])[1]['rows']:,} {key[1]} rows" if key[1] else "not measured"
-            parts.append(f"<h3>{text(group[0].schema.label.name)}: {rows}, data {text(key[0][:8])}</h3>")
+            parts.append(f"<h3>{text(group[0].schema.label.name)}: {text(rows)}, data {text(key[0][:8])}</h3>")
         parts.append(_table(group, [run for run in runs if run in group], names))
     return Markup("".join(parts))
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossrank.config import template
+from crossrank.config import template, to_dict
 from crossrank.data import MISSING_ID, UNSEEN_ID
 from crossrank.evaluation import explain
 from crossrank.evaluation.advice import advise
 from crossrank.evaluation.spectrum import energy_rank, numerical_rank
 from crossrank.evaluation.stability import stability
-from crossrank.models import MODELS, parse_model_settings
+from crossrank.models import MODELS
 from crossrank.models.build import build_shapes
 from crossrank.models.cost import PARTS, model_cost
 from crossrank.nn.cross_base import label_of
@@ -34,10 +34,10 @@ SHOWN_BESIDE = 8  # pairs of each run
 
 def describe(run: Run) -> str:
     """A model in a sentence."""
-    model = run.config["model"]
+    model = to_dict(run.model_settings)
     about = f", {model['structure']}" if "structure" in model else f": {MODELS[model['name']].about}"
     words = [model["name"] + about, f"{_layout(run).input_dim} inputs"]
-    layers = build_shapes(parse_model_settings(model), run.encoder.features).cross_layers()
+    layers = build_shapes(run.model_settings, run.encoder.features).cross_layers()
     kinds = Counter(label_of(layer) for _, _, layer in layers)
     words += [f"{count} {kind} cross layers" for kind, count in kinds.items()]
     deep = model.get("deep")
@@ -48,7 +48,7 @@ def describe(run: Run) -> str:
 
 def _layout(run: Run) -> InputLayout:
     """The slots of x0, without opening the weights."""
-    return parse_model_settings(run.config["model"]).layout(run.encoder.features)
+    return run.model_settings.layout(run.encoder.features)
 
 
 def promotion(run: Run) -> Markup:
@@ -68,7 +68,7 @@ def promotion(run: Run) -> Markup:
     lead = (
         f"<p>A memory of pairs was added to the run {text(found['source'])}: what each pair was expected to take off "
         f"the loss of a row, from the first epoch's answers, and what it took off that of the validation rows, over "
-        f"{found['seeds']} seeds with it and without.</p>"
+        f"{text(found['seeds'])} seeds with it and without.</p>"
     )
     return Markup("<h3>Promoted pairs</h3>" + lead + table(headers, rows, words=(0, 4)))
 
@@ -85,18 +85,18 @@ def compression(run: Run) -> Markup:
         *(
             [
                 f"milliseconds, batch of {size}",
-                *(decimal(side["milliseconds"][size], 3) for side in (before, after)),
+                *(decimal(side["milliseconds"].get(size), 3) for side in (before, after)),
             ]
             for size in before["milliseconds"]
         ),
     ]
-    for split in (split for split in ("valid", "test") if split in before):
-        keys = [key for key in ("logloss", "rmse", "auc") if key in before[split]]
+    for split in (split for split in ("valid", "test") if split in before and split in after):
+        keys = [key for key in ("logloss", "rmse", "auc") if key in before[split] and key in after[split]]
         rows += [
             [f"{METRICS[key].title}, {split}", *(figure(key, side[split][key], 5) for side in (before, after))]
             for key in keys
         ]
-    lead = f"<p>Compressed from <b>{text(found['source'])}</b> to cross layers of rank {found['rank']}.</p>"
+    lead = f"<p>Compressed from <b>{text(found['source'])}</b> to cross layers of rank {text(found['rank'])}.</p>"
     return Markup(f"<h3>Compression</h3>{lead}{table(['', 'before', 'after'], rows)}")
 
 
@@ -109,7 +109,7 @@ def spectrum_summary(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
             ranks = [_ranks(one, tolerance) for tolerance in TOLERANCES]
             energy = [energy_rank(values, 0.99) for values in (one.values, one.used)]
             rows.append([names[run.path], place(one, spectra), len(one.values), *ranks, *energy])
-        found = advise(spectra, parse_model_settings(run.config["model"]), run.encoder.features)
+        found = advise(spectra, run.model_settings, run.encoder.features)
         if found:
             where = "" if len(runs) == 1 else f"<b>{text(names[run.path])}.</b> "
             advice.append(f'<p class="advice">{where}{text(found.text)}</p>')
@@ -176,7 +176,7 @@ def costs(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     rows, problems = [], []
     for run in runs:
         try:
-            cost = model_cost(parse_model_settings(run.config["model"]), run.encoder.features)
+            cost = model_cost(run.model_settings, run.encoder.features)
         except Exception as error:  # a forward of somebody's own may look at values, where there are only shapes
             problems.append(
                 f'<p class="advice">What {text(names[run.path])} costs cannot be counted; {text(error)}</p>'
@@ -229,7 +229,8 @@ def _dataset(run: Run) -> Markup:
     rate = measured(run)[1].get("positive_rate")
     share = f" {rate:.2%} of the {measured(run)[0]} rows are positive." if rate is not None else ""
     label = encoder.schema.label
-    lead = f"<p>{', '.join(splits)} rows; the label is <b>{text(label.name)}</b> ({label.kind}).{share}</p>"
+    about = f"the label is <b>{text(label.name)}</b> ({text(label.kind)}).{text(share)}"
+    lead = f"<p>{text(', '.join(splits))} rows; {about}</p>"
     headers = ["feature", "kind", "training values", "width", "missing", "rare"]
     return Markup(lead + table(headers, rows, words=(0, 1, 2), wrap=0))
 
@@ -246,7 +247,7 @@ def configuration(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
         ]
         parts.append(table(["setting", *(names[run.path] for run in runs)], rows, words=range(len(runs) + 1)))
     for run in runs:
-        config = Config.parse(run.config)
+        config = Config.parse({**run.config, "model": to_dict(run.model_settings)})
         toml = template({"model": config.model, "training": config.training, "split": config.split})
         title = "All settings" if len(runs) == 1 else f"All settings of {names[run.path]}"
         parts.append(f"<details><summary>{text(title)}</summary><pre>{text(toml)}</pre></details>")

@@ -3,7 +3,7 @@
 ::
 
     runs/first/
-      run.json            format version, library version, command, seed, rows, fingerprints, checksums
+      run.json            format version, library version, command, seed, rows, fingerprints, checksums of all below
       config.json         every setting after defaults
       schema.json         what each column means
       encoder/            turns a raw row into ids and numbers exactly as training did
@@ -34,12 +34,25 @@ from torch import Tensor
 
 from crossrank.data import Encoder
 from crossrank.data.any_rows import encode_any
-from crossrank.errors import RunError
-from crossrank.files import checksum, damage, partial_of, read_json, write_json
+from crossrank.errors import ConfigError, RunError
+from crossrank.files import (
+    Contents,
+    checksum,
+    is_as_written,
+    read_json,
+    read_json_lines,
+    signed,
+    stamp,
+    write_json,
+    write_tensors,
+)
+from crossrank.folders import partial_of, recover
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.base import answers_of
+from crossrank.models.settings import ModelSettings
 from crossrank.nn import Features
 from crossrank.results import Cross, Spectrum
+from crossrank.runs import written
 from crossrank.runs.lifecycle import is_run
 from crossrank.runs.origin import origin
 from crossrank.schema import Schema
@@ -47,6 +60,16 @@ from crossrank.schema import Schema
 FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"
 CALIBRATION = "calibration.json"
+RECORDS = (
+    "metrics.jsonl",
+    "report.json",
+    "crosses.json",
+    "spectrum.json",
+    "curves.json",
+    "importance.json",
+    CALIBRATION,
+)
+DAMAGED = "Copy it anew or train again."
 
 
 class Run:
@@ -66,8 +89,9 @@ class Run:
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
-        self.path = path
-        self.info = info
+        self.path, self.info = path, info
+        checksums = {**info["checksums"], **info.get("records", {})}
+        self._files = Contents(path, checksums, RunError, hint=DAMAGED)
 
     @classmethod
     def open(cls, path: Path | str, *, verify: bool = True) -> Run:
@@ -75,29 +99,37 @@ class Run:
 
         Args:
             path: the run folder.
-            verify: compare the checksum of every file that matters with the one written at the end of training.
+            verify: compare the checksum of every file with the one written at the end of training.
 
         Raises:
             RunError: where the folder is absent, unfinished, damaged or from another format version.
         """
         path = Path(path)
+        recover(path)
         if not is_run(path):
             raise RunError(f"{path} must be a run folder; it has no run.json.", hint=_instead(path))
-        info = read_json(path / "run.json")
-        if info.get("format_version") != FORMAT_VERSION:
+        opened = stamp(path / "run.json")
+        version = read_json(path / "run.json", dict[str, Any]).get("format_version")
+        if version != FORMAT_VERSION:
             raise RunError(
-                f"{path} must have run format {FORMAT_VERSION}; got {info.get('format_version')!r}.",
+                f"{path} must have run format {FORMAT_VERSION}; got {version!r}.",
                 hint="It was written by a newer crossrank: upgrade, or train again.",
             )
-        run = cls(path, info)
-        if verify:
-            run.verify()
-        return run
+        run = cls(path, read_json(path / "run.json", written.Info))
+        try:
+            if verify:
+                run.verify()
+        except RunError:
+            if stamp(path / "run.json") == opened:
+                raise
+        same = stamp(path / "run.json") == opened
+        return run if same else cls.open(path, verify=verify)  # another run took its place meanwhile
 
     def verify(self) -> None:
         """Check that no file of the run was damaged since it was written."""
-        if found := damage(self.path, self.info["checksums"]):
-            raise RunError(f"The run {self.path} is damaged: {found}.", hint="Copy it anew or train again.")
+        if not is_as_written(self.info):
+            raise RunError(f"{self.path} is damaged: run.json is not what was written.", hint=DAMAGED)
+        self._files.verify()
 
     @property
     def fingerprint(self) -> str:
@@ -107,23 +139,32 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "config.json"))
+        config: dict[str, Any] = self._files.read_json("config.json", written.Settings)
+        return config
 
     @cached_property
     def encoder(self) -> Encoder:
-        return Encoder.load(self.path / "encoder")
+        return self._files.read("encoder", Encoder.load)
 
     @property
     def schema(self) -> Schema:
         return self.encoder.schema
 
     @cached_property
+    def model_settings(self) -> ModelSettings:
+        """The ``model`` part of the config."""
+        try:
+            return parse_model_settings(self.config["model"])
+        except ConfigError as error:
+            raise RunError(f"{self.path / 'config.json'} cannot be used: {error.message}", hint=error.hint) from None
+
+    @cached_property
     def model(self) -> Model:
         """The trained model, in evaluation mode, on the CPU."""
         outputs = self.schema.label.num_outputs
-        model = build_model(parse_model_settings(self.config["model"]), self.encoder.features, num_outputs=outputs)
+        model = build_model(self.model_settings, self.encoder.features, num_outputs=outputs)
         try:
-            model.load_state_dict(load_file(self.path / WEIGHTS))
+            model.load_state_dict(self._files.read(WEIGHTS, load_file))
         except (SafetensorError, RuntimeError, OSError) as error:
             raise RunError(f"{self.path / WEIGHTS} must hold the weights of this model; {error}.") from None
         return model.eval()
@@ -131,43 +172,51 @@ class Run:
     @property
     def report(self) -> dict[str, Any]:
         """The final metrics by split, and what the model costs."""
-        return dict(read_json(self.path / "report.json"))
+        report: dict[str, Any] = self._files.read_json("report.json", written.Report)
+        return report
 
     @property
     def crosses(self) -> list[Cross]:
         """The strength of each pair of features; empty for a model without cross layers."""
-        return [Cross.from_dict(pair) for pair in self.optional("crosses.json").get("pairs", [])]
+        return [Cross.from_dict(pair) for pair in self.optional("crosses.json", written.Crosses).get("pairs", [])]
 
     @property
     def unexplained(self) -> list[str]:
         """Sentences about cross layers whose crosses cannot be told; mostly there are none."""
-        return list(self.optional("crosses.json").get("unexplained", []))
+        return list(self.optional("crosses.json", written.Crosses).get("unexplained", []))
 
     @property
     def curves(self) -> dict[str, Any]:
         """What a report draws of the answers to the test rows, and intervals of their metrics; empty without any."""
-        return self.optional("curves.json")
+        return self.optional("curves.json", written.Curves)
 
     @property
     def importance(self) -> list[dict[str, Any]]:
         """How much the criterion rises when a feature is shuffled, strongest first; empty for a run that lacks it."""
-        return list(self.optional("importance.json").get("features", []))
+        return list(self.found_importance.get("features", []))
+
+    @property
+    def found_importance(self) -> dict[str, Any]:
+        """The same with what it was measured on, and how answers move with values; empty for a run that lacks it."""
+        return self.optional("importance.json", written.Importance)
 
     @property
     def spectrum(self) -> list[Spectrum]:
         """The singular values of each cross layer; empty for a model without cross layers."""
-        return [Spectrum.from_dict(layer) for layer in self.optional("spectrum.json").get("layers", [])]
+        return [
+            Spectrum.from_dict(layer) for layer in self.optional("spectrum.json", written.Spectra).get("layers", [])
+        ]
 
-    def optional(self, name: str) -> dict[str, Any]:
+    def optional(self, name: str, shape: Any) -> dict[str, Any]:
         """The content of a JSON file that not every run has; empty where it has none."""
-        file = self.path / name
-        return dict(read_json(file)) if file.is_file() else {}
+        known = self.info.get("records")  # older runs do not list them
+        there = (self.path / name).is_file() if known is None else name in known
+        return dict(self._files.read_json(name, shape)) if there else {}
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
+        return self._files.read("metrics.jsonl", lambda file: read_json_lines(file, written.Line))
 
     def encode(self, source: Any, **table_options: Any) -> Iterator[Features]:
         """Raw rows as batches of features: one dictionary or a list of them, a data frame, or a path to tables."""
@@ -196,7 +245,7 @@ class Run:
         Raises:
             RunError: for a run that has none, since its answers are probabilities or numbers already.
         """
-        known = self.optional(CALIBRATION)
+        known = self.optional(CALIBRATION, written.Calibration)
         if not known.get("scores"):
             raise RunError(
                 f"Answers are calibrated of a run whose training.loss is one of the order; {self.path} has no "
@@ -239,7 +288,7 @@ def write_run(
     write_json(folder / "config.json", config)
     encoder.schema.save(folder / "schema.json")
     encoder.save(folder / "encoder")
-    save_file(_separate(model.state_dict()), folder / WEIGHTS)
+    write_tensors(folder / WEIGHTS, save_file, _separate(model.state_dict()))
     write_json(folder / "report.json", report)
     files = [
         "config.json",
@@ -247,8 +296,11 @@ def write_run(
         WEIGHTS,
         *(f"encoder/{p.name}" for p in sorted((folder / "encoder").iterdir())),
     ]
-    checksums = {name: checksum(folder / name) for name in files}
-    write_json(folder / "run.json", {"format_version": FORMAT_VERSION, **origin(), **info, "checksums": checksums})
+    sums = {
+        "checksums": {name: checksum(folder / name) for name in files},
+        "records": {name: checksum(folder / name) for name in RECORDS if (folder / name).is_file()},
+    }
+    write_json(folder / "run.json", signed({"format_version": FORMAT_VERSION, **origin(), **info, **sums}))
 
 
 def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

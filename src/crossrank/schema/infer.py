@@ -60,8 +60,8 @@ def read_columns(table: Any) -> dict[str, list[Any]]:
     if not isinstance(table, Mapping) and not hasattr(table, "columns"):
         raise SchemaError(f"A table must be a data frame or a mapping from names to lists; got {type(table).__name__}.")
     names = list(table if isinstance(table, Mapping) else table.columns)
-    for name in names:
-        if not isinstance(name, str) or names.count(name) > 1:
+    for name, times in Counter(names).items():
+        if not isinstance(name, str) or times > 1:
             raise SchemaError(f"Columns must have different names of text; got {name!r}.", hint="Rename it first.")
     columns = {name: [_cell(value) for value in islice(table[name], MAX_ROWS)] for name in names}
     if not any(columns.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -12,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from crossrank.config import parse
 from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
+from crossrank.files import read_json
 from crossrank.schema.columns import (
     COLUMN_KINDS,
     Categorical,
@@ -28,6 +30,7 @@ from crossrank.schema.dates import NUMBERS, Date
 FORMAT_VERSION = 1
 LabelKind: TypeAlias = Literal["binary", "real", "classes", "grade"]
 MAX_GRADE = 50  # 2^grade is still exact
+MOST_HASHED = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,12 +126,19 @@ class Schema:
                         f"A cross is of columns with one value in each row, {listing(known)}; got '{name}'.",
                         hint=did_you_mean(name, known),
                     )
-        for name in taken:
-            if taken.count(name) > 1:
+        for name, meanings in Counter(taken).items():
+            if meanings > 1:
                 raise SchemaError(
-                    f"Each column may have one meaning; '{name}' has {taken.count(name)}.",
+                    f"Each column may have one meaning; '{name}' has {meanings}.",
                     hint="A group column may also be a feature; a label or weight may not.",
                 )
+        hashed = sum(getattr(column, "hash_size", None) or 0 for column in self.features)
+        if hashed > MOST_HASHED:
+            raise SchemaError(
+                f"All hash_size together may be {MOST_HASHED:,}, whose counts take {MOST_HASHED * 8 >> 30} GiB; got "
+                f"{hashed:,}.",
+                hint="A few times the number of different values is enough.",
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -221,6 +231,8 @@ class Schema:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: str = "the schema") -> Schema:
         """Read what :meth:`to_dict` wrote, or what a person wrote in its manner."""
+        if not isinstance(values, Mapping):
+            raise SchemaError(f"{source} must be an object with a 'label' and 'features'; got {values!r:.80}.")
         if values.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
             raise SchemaError(
                 f"{source} must have format version {FORMAT_VERSION}; got {values['format_version']!r}.",
@@ -248,15 +260,10 @@ class Schema:
     @classmethod
     def load(cls, path: Path | str) -> Schema:
         path = Path(path)
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise SchemaError(f"The schema file {path} does not exist.") from None
-        except (OSError, ValueError) as error:
-            raise SchemaError(f"The schema file {path} must be JSON; {error}.") from None
-        if not isinstance(values, dict):
-            raise SchemaError(f"The schema file {path} must hold one JSON object; got {type(values).__name__}.")
-        return cls.from_dict(values, source=str(path))
+        if not path.exists():
+            raise SchemaError(f"The schema file {path} does not exist.")
+        hint = "Draft one from a table with: crossrank schema TABLE --into schema.json"
+        return cls.from_dict(read_json(path, dict[str, Any], error=SchemaError, hint=hint), source=str(path))
 
     @classmethod
     def infer(cls, table: Any, *, label: str | None = None, split: str | None = None) -> Schema:
@@ -287,6 +294,8 @@ def _written(part: Column | Label) -> dict[str, Any]:
 def _column(values: Any) -> Column:
     named = isinstance(values, Mapping) and (values.get("kind") == Cross.kind or "name" in values)
     if not named or values.get("kind") not in [*COLUMN_KINDS]:
-        raise SchemaError(f"Each feature needs a 'name' and a 'kind' out of {listing(COLUMN_KINDS)}; got {values!r}.")
+        raise SchemaError(
+            f"Each feature needs a 'name' and a 'kind' out of {listing(COLUMN_KINDS)}; got {values!r:.200}."
+        )
     fields = {key: value for key, value in values.items() if key != "kind"}
     return parse(COLUMN_KINDS[values["kind"]], fields, path=f"features.{values.get('name', Cross.kind)}")

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from crossrank.errors import ConfigError, MissingExtraError, RunError, listing
-from crossrank.files import checksum, fresh_partial, publish, read_json, write_json, writing
+from crossrank.files import checksum, read_json, write_json
+from crossrank.folders import making, publish
 
 if TYPE_CHECKING:
     from crossrank.serving.ranker import Ranker, Ranking
@@ -96,8 +97,7 @@ class Index:
         if self.cells is None:
             raise ConfigError("An exact index is made at once; there is nothing to save.")
         folder = Path(folder)
-        with writing(folder, ConfigError):
-            partial = fresh_partial(folder)
+        with making(folder, ConfigError) as partial:
             _faiss().write_index(self.cells, str(partial / CELLS))
             about = {"recall": self.recall, "k": self.k, "num_probes": self.num_probes}
             write_json(partial / ABOUT, {**about, "items": self._fingerprint, "checksum": checksum(partial / CELLS)})
@@ -156,7 +156,7 @@ class Index:
         vectors = []
         each = torch.split(known.float(), [sum(one.widths) for one in splits], dim=1)
         for split, rows in zip(splits, each, strict=True):
-            v, *parts = torch.split(rows, split.widths, dim=1)
+            v, *parts, _ = torch.split(rows, split.widths, dim=1)
             vectors += [term.psi(v, part) for term, part in zip(split.inner_products, parts, strict=True)]
         return torch.cat(vectors, dim=1)
 

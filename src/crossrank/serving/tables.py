@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,13 @@ import numpy as np
 from crossrank.data.encoder import check_columns
 from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import DataError, listing
-from crossrank.files import writing
+from crossrank.folders import making, recover
 from crossrank.runs import Run
 
 if TYPE_CHECKING:
     import polars as pl
 
+FORMULA = r"^[=+\-@\t\r][\s\S]"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
@@ -38,7 +39,8 @@ def predict_table(
     Args:
         run: the trained model.
         source: a path or a data frame; the label is not needed.
-        into: a csv, tsv or parquet file, by its suffix; it appears once it is complete.
+        into: a csv, tsv or parquet file, by its suffix; it appears once it is complete. In csv and tsv, text that a
+            spreadsheet would run as a formula has an apostrophe in front; parquet keeps it as it is.
         column: the name of the new column; left out, "probability", "prediction" where the label is a number, or
             "score" where it is a grade.
         calibrated: as :meth:`crossrank.runs.Run.predict` says.
@@ -52,6 +54,7 @@ def predict_table(
     suffixes = [*SEPARATORS, ".parquet"]
     if into.suffix not in suffixes:
         raise DataError(f"The file to write must end in one of {listing(suffixes)}; got '{into.name}'.")
+    recover(into)
     if into.exists() and not overwrite:
         raise DataError(f"{into} must not exist yet; it does.", hint="Choose another name, or pass --overwrite.")
     table = open_table(source, **table_options)
@@ -59,10 +62,25 @@ def predict_table(
     for name in _new_columns(run, column):
         if name in table.columns:
             raise DataError(f"The table already has a column '{name}'.", hint="Name the new one with --column.")
-    with writing(into, DataError):
-        into.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.partial-") as folder:
-            return _write(_scored(run, table, column, calibrated), Path(folder), into)
+    with making(into, DataError) as folder:
+        return _write(_scored(run, table, column, calibrated), folder, into)
+
+
+def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
+    """The same for a file that a spreadsheet may open: text that it would run has an apostrophe in front.
+
+    Such a text begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return, goes on, and is no number.
+
+    >>> import polars as pl
+    >>> without_formulas(pl.DataFrame({"a": ["=1+1", "-2.5", "-", "b=1"]}))["a"].to_list()
+    ["'=1+1", '-2.5', '-', 'b=1']
+    """
+    import polars as pl
+
+    texts = pl.col(pl.String, pl.Categorical, pl.Enum).cast(pl.String)
+    runs = texts.str.contains(FORMULA) & texts.cast(pl.Float64, strict=False).is_null()
+    frame = frame.rename({name: f"'{name}" for name in frame.columns if re.match(FORMULA, name)})
+    return frame.with_columns(pl.when(runs).then(texts.str.replace("^", "'")).otherwise(texts))
 
 
 def _scored(run: Run, table: Any, column: str, calibrated: bool) -> Iterator[pl.DataFrame]:
@@ -104,7 +122,7 @@ def _write(frames: Iterator[pl.DataFrame], folder: Path, into: Path) -> int:
                     hint=f"Write parquet: --into {into.with_suffix('.parquet')}",
                 )
             else:
-                frame.write_csv(file, separator=SEPARATORS[into.suffix], include_header=number == 0)
+                without_formulas(frame).write_csv(file, separator=SEPARATORS[into.suffix], include_header=number == 0)
     if parts:
         pl.scan_parquet(parts).sink_parquet(text)
     text.replace(into)

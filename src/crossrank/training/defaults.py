@@ -29,17 +29,32 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any
     kind = dataset.schema.label.kind
     if kind != "grade" and is_order(training.get("loss", "auto"), kind):
         return dict(values)
-    if kind == "real":
-        return {**values, "training": _numbers(dataset, training) | training}
-    if rows >= MANY_ROWS:
-        return {**values, "training": _large_batches(training) | training}
-    few = rows < FEW_ROWS and kind != "grade"
-    filled = (_few_rows if few else _rows)(dataset, training)
     known = to_dict(parse_model_settings({key: model[key] for key in model if key == "name"}))
-    parts: dict[str, Any] = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
-    if not few:
-        parts |= {key: value for key, value in DROPOUT.items() if key in known}
-    return {**values, "training": filled | training, "model": _under(parts, model)}
+    parts: dict[str, Any] = {}
+    if kind == "real":
+        filled = _numbers(dataset, training)
+        parts = {"embedding": {"dropout": 0.3}} if _has_ids(dataset) else {}
+    elif rows >= MANY_ROWS:
+        filled = _large_batches(training)
+    else:
+        few = rows < FEW_ROWS and kind != "grade"
+        filled = (_few_rows if few else _rows)(dataset, training)
+        parts = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
+        parts |= {} if few else DROPOUT
+    parts = {key: value for key, value in parts.items() if key in known}
+    return {**values, "training": filled | _memory(dataset, training) | training, "model": _under(parts, model)}
+
+
+def _has_ids(dataset: EncodedDataset) -> bool:
+    return any(feature.kind == "categorical" for feature in dataset.features)
+
+
+def _memory(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Pairs of columns may deserve a memory where nobody gave one, and trying it does not take too long."""
+    ids = sum(feature.kind == "categorical" for feature in dataset.features)
+    several = ids > 1 and not dataset.schema.crosses and not given.get("distributed")
+    tried = several and FEW_ROWS <= len(dataset.train) < MANY_ROWS
+    return {"memory": "auto"} if tried and dataset.schema.label.kind in ("binary", "real") else {}
 
 
 def _large_batches(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +92,7 @@ def _few_rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
 
 def _numbers(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
     """A number as label needs more steps: short tables are read more often."""
-    pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.01} | given
+    pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.003 if _has_ids(dataset) else 0.01} | given
     epochs = max(10, -(-6000 // dataset.train.num_batches(pace["batch_size"])))
     return pace | {"epochs": epochs, "patience": max(2, epochs // 10)}
 

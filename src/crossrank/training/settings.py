@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from crossrank.config import check_keys, parse, setting, to_dict
 from crossrank.data.splits import SplitSettings
@@ -15,9 +15,11 @@ from crossrank.evaluation.metrics import CRITERIA
 from crossrank.models import Model, ModelSettings, parse_model_settings
 from crossrank.models.settings import check_share
 from crossrank.schema import LabelKind
+from crossrank.training.heads import HeadsName
 from crossrank.training.loss import LossName, is_order
 from crossrank.training.schedule import ScheduleName
 
+Placement = Literal["table-wise", "row-wise", "column-wise", "data-parallel"]
 LARGEST_PAIRED_BATCH = 8192
 PAIRED = ("pairwise", "lambdarank", "logloss+pairwise")
 MONITORS = ("auto", "logloss", "rmse", "r2", "auc", "accuracy", "macro_auc", "grouped_auc", "mrr")
@@ -60,10 +62,19 @@ class TrainingSettings:
         "rmse, r2, or by group grouped_auc, mrr, ndcg@10 or another k; auto: logloss, rmse for a number, ndcg@10 for "
         "a loss of the order (grouped_auc for pairwise)",
     )
+    heads: HeadsName = setting(
+        "none",
+        "losses for the paths of a model that has several: own, each learns the labels; distil, their mean learns the "
+        "labels and each path the mean's answer; weighted, the mean learns the labels, and each path by as much as it "
+        "is worse than the mean. Answers are the mean's all the same",
+    )
     positive_weight: float | Literal["balanced"] = setting(
         1.0,
         "how many times a row of class 1 counts; balanced: as much as makes both classes weigh the same. Answers are "
         "corrected for it",
+    )
+    memory: Literal["none", "auto"] = setting(
+        "none", "auto: statistics of pairs of columns and of single ones, if they do better on the validation rows"
     )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     table_decay: float = setting(0.0, "ρ: at each step every embedding row shrinks by 1 - ρ times the learning rate")
@@ -73,6 +84,12 @@ class TrainingSettings:
         "each evaluation that is not the best so far)",
     )
     warmup_steps: int = setting(0, "steps in which the learning rate rises to its full value")
+    distributed: bool = setting(False, "one of several processes that train one model, under torchrun or --workers")
+    placement: Mapping[str, Placement] = setting(
+        {},
+        "where the table of a feature lies in a distributed training, by feature, or 'all': table-wise, row-wise, "
+        "column-wise or data-parallel; left out, TorchRec's planner decides",
+    )
     epochs: int = setting(10, "passes over the training rows, at most")
     max_steps: int | None = setting(None, "steps, at most; left out, only epochs count")
     eval_every: int | None = setting(None, "steps between two evaluations on the validation rows; left out, an epoch")
@@ -184,3 +201,16 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         return to_dict(self)
+
+
+@overload
+def without_memory(config: Config, **model: Any) -> Config: ...
+@overload
+def without_memory(config: Mapping[str, Any], **model: Any) -> dict[str, Any]: ...
+def without_memory(config: Config | Mapping[str, Any], **model: Any) -> Config | dict[str, Any]:
+    """The same settings for one training, after what is to be remembered was decided."""
+    if isinstance(config, Config):
+        training = dataclasses.replace(config.training, memory="none")
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, **model), training=training)
+    parts = {"model": model, "training": {"memory": "none"}}
+    return {**config, **{key: {**config.get(key, {}), **own} for key, own in parts.items()}}

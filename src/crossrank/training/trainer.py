@@ -22,7 +22,8 @@ from crossrank.data import EncodedDataset, Split
 from crossrank.errors import ConfigError, listing
 from crossrank.evaluation.evaluate import measure_split, score_split
 from crossrank.evaluation.metrics import badness
-from crossrank.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from crossrank.files import write_text
+from crossrank.training.checkpoint import JOURNAL, Position, load_checkpoint, save_checkpoint
 from crossrank.training.engine import Engine, Member
 from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.progress import TrainingBar
@@ -55,6 +56,7 @@ class Trainer:
         folder: where metrics.jsonl and checkpoints go.
         on_line: told every line of the journal.
         on_evaluation: told the step and the validation metrics after each evaluation; what it raises ends the training.
+        save, load: write and read a checkpoint.
     """
 
     def __init__(
@@ -66,7 +68,10 @@ class Trainer:
         folder: Path,
         on_line: Callable[[dict[str, Any]], None] | None = None,
         on_evaluation: Callable[[int, dict[str, Any]], None] | None = None,
+        save: Callable[[Path, Position, dict[str, Tensor]], None] = save_checkpoint,
+        load: Callable[[Path], tuple[Position, list[str], dict[str, Tensor]]] = load_checkpoint,
     ) -> None:
+        self.save, self.load = save, load
         self.member, self.model, self.dataset, self.settings, self.folder = (
             member, member.model, dataset, settings, folder
         )  # fmt: skip
@@ -76,7 +81,7 @@ class Trainer:
         self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in self.model.layout.embedded}
         self.position = Position()
         self.best: dict[str, Tensor] = {}
-        self.journal = folder / "metrics.jsonl"
+        self.journal = folder / JOURNAL
         self._lines: TextIO | None = None
         self.batches_per_epoch = dataset.train.num_batches(settings.batch_size)
         self.total_steps = settings.total_steps(self.batches_per_epoch)
@@ -92,15 +97,14 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the checkpoint in the folder, as if nothing had happened."""
-        self.position, tensors = load_checkpoint(self.folder)
+        self.position, lines, tensors = self.load(self.folder)
         self.best = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("best.")}
         self.member.restore(tensors)
         for _ in range(self.position.drops):
             self.member.drop(PLATEAU_DROP)
         for name, buffer in self.model.named_buffers():
             buffer.copy_(tensors[f"buffer.{name}"])
-        lines = self.journal.read_text(encoding="utf-8").splitlines(keepends=True)
-        self.journal.write_text("".join(lines[: self.position.journal_lines]), encoding="utf-8")
+        write_text(self.journal, "".join(lines))
 
     def __enter__(self) -> Trainer:
         self._lines = self.journal.open("a", encoding="utf-8", buffering=1)
@@ -110,11 +114,11 @@ class Trainer:
         if self._lines is not None:
             self._lines.close()
 
-    def log(self, loss: float, rows: int, seconds: float) -> None:
-        """Note the mean loss of the rows learned from since the last line."""
+    def log(self, loss: float, rows: int, seconds: float, first: int = 0) -> None:
+        """Note the mean loss of the rows learned from since the last line, whose first that was not finite is known."""
         position = self.position
         if not math.isfinite(loss):
-            raise self._diverged(f"The training loss must stay finite; it is {loss}")
+            raise self._diverged(f"The training loss must stay finite; it is {loss}", first or position.step)
         if self.label_kind == "real" and self.settings.loss != "pairwise":
             loss *= float(self.model.label_deviation) ** 2  # a number is learned at unit scale
         position.seconds += seconds
@@ -140,9 +144,10 @@ class Trainer:
             self.member.drop(PLATEAU_DROP)
             position.drops += 1
         self._write(line | {"valid": averaged, "valid_raw": raw})
+        self.dataset.verify()  # so that no checkpoint holds what was learned from damaged rows
         best = {f"best.{name}": tensor for name, tensor in self.best.items()}
         buffers = {f"buffer.{name}": tensor for name, tensor in self.model.named_buffers()}
-        save_checkpoint(self.folder, position, self.member.state() | best | buffers)
+        self.save(self.folder, position, self.member.state() | best | buffers)
         if self.on_evaluation:
             self.on_evaluation(position.step, averaged)
 
@@ -150,7 +155,8 @@ class Trainer:
         self.model.fill_untrained_rows(self.counts)
         logits = score_split(self.model, self.valid)
         if not np.isfinite(logits).all():
-            raise self._diverged("A model's answers must stay finite; on the validation rows they are not")
+            problem = "A model's answers must stay finite; on the validation rows they are not"
+            raise self._diverged(problem, self.position.step)
         measured = measure_split(logits, self.valid, label_kind=self.label_kind)
         if self.criterion.startswith("ndcg@") and self.criterion not in measured:  # of another k
             measured |= measure_split(logits, self.valid, label_kind=self.label_kind, k=int(self.criterion[5:]))
@@ -162,13 +168,24 @@ class Trainer:
             known = [name for name, value in measured.items() if value is not None and name != "rows"]
             raise ConfigError(
                 f"training.monitor={self.criterion} must be known of the validation rows; got {listing(known)}.",
-                hint="Metrics by group need a group column, and rows of different labels in a group.",
+                hint="Do all of them weigh nothing? Metrics by group need a group column, and rows of different labels "
+                "in a group.",
             )
         return badness(measured, self.criterion)
 
-    def _diverged(self, problem: str) -> ConfigError:
-        hint = f"Try a smaller training.learning_rate than {self.settings.learning_rate}."
-        return ConfigError(f"{problem} at step {self.position.step:,}.", hint=hint)
+    def _diverged(self, problem: str, step: int) -> ConfigError:
+        epoch, batch = divmod(step - 1, self.batches_per_epoch)
+        weights = self.dataset.train.weights
+        if weights is not None and not weights.any():
+            hint = "All training rows weigh nothing: check the column of weights."
+        elif step <= 1:
+            hint = "It was so from the first step on: check the loss, and the weights that the model begins with."
+        else:
+            hint = "Likely the steps are too long: try a smaller training.learning_rate than "
+            hint += f"{self.settings.learning_rate}, or a smaller training.clip_norm than {self.settings.clip_norm}."
+        if self.best:
+            hint += f" What was good at step {self.position.best_step:,} is kept in {self.folder}."
+        return ConfigError(f"{problem} at step {step:,}, batch {batch + 1:,} of epoch {epoch + 1:,}.", hint=hint)
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._lines is not None:
@@ -186,7 +203,8 @@ class Window:
         self.restart()
 
     def restart(self) -> None:
-        self.rows, self.started = 0, time.perf_counter()
+        self.rows, self.started, self.steps = 0, time.perf_counter(), 0
+        self.good: Tensor | None = None
         if self.total is not None:
             self.total.zero_()
 
@@ -194,10 +212,18 @@ class Window:
         self.total = torch.zeros_like(losses) if self.total is None else self.total
         self.total.add_(losses, alpha=rows)
         self.rows += rows
+        self.steps += 1
+        if losses.device.type == "cpu":  # elsewhere another small kernel at each step would cost more than it tells
+            finite = torch.isfinite(self.total)
+            self.good = finite.long() if self.good is None else self.good.add_(finite)
 
     def means(self) -> list[float]:
         """Of each model; waits for the device."""
         return [] if self.total is None else (self.total / self.rows).tolist()
+
+    def first_bad(self, place: int, step: int) -> int:
+        """The step, up to the last one taken, whose loss was the first of a model not to be finite, as far as known."""
+        return step if self.good is None else min(step - self.steps + int(self.good[place]) + 1, step)
 
 
 def train_models(
@@ -238,7 +264,8 @@ def train_models(
                 seconds = time.perf_counter() - window.started
                 for trainer in active:
                     trainer.position.move_to(position.step, first.batches_per_epoch)
-                    _try(trainer, ended, lambda one: one.log(means[one], window.rows, seconds))  # noqa: B023
+                    bad = window.first_bad(trainers.index(trainer), position.step)
+                    _try(trainer, ended, lambda one: one.log(means[one], window.rows, seconds, bad))  # noqa: B023
                 bar.note(f"loss {means[active[0]]:.4f} {window.rows / max(seconds, 1e-9):,.0f} rows/s")
                 active = [one for one in active if one not in ended]
                 if looks:

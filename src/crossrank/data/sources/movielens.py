@@ -6,6 +6,7 @@ As in the paper, ratings of 1 and 2 become 0, ratings of 4 and 5 become 1, and r
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import polars as pl
@@ -25,6 +26,7 @@ FILES = {
     "movies.dat": ("movie", "title", "genres"),
 }
 PUBLISHED_ROWS = {"ratings.dat": 1_000_209, "users.dat": 6_040, "movies.dat": 3_883}
+MOST_BYTES = 1 << 25  # the largest file has 24,594,131
 PUBLISHER = "GroupLens offers it on its site as ml-1m.zip (MovieLens 1M Dataset); give the zip or the unpacked folder."
 
 SPLIT = SplitSettings(method="random", fractions=(0.8, 0.1, 0.1))  # the paper's
@@ -74,11 +76,15 @@ def _content(path: Path, name: str) -> bytes:
     try:
         if path.is_file():
             with zipfile.ZipFile(path) as archive:
-                return archive.read(f"ml-1m/{name}")
+                with archive.open(f"ml-1m/{name}") as file:
+                    content = file.read(MOST_BYTES + 1)
+                if len(content) > MOST_BYTES:
+                    raise DataError(f"{name} of MovieLens-1M has 24 MB at most; got more.", hint=PUBLISHER)
+                return content
         return locate(path, (name, f"ml-1m/{name}"), PUBLISHER).read_bytes()
     except KeyError:
         raise DataError(f"{path} must be ml-1m.zip; it holds no ml-1m/{name}.", hint=PUBLISHER) from None
-    except (OSError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:  # the last: it is encrypted
         raise unreadable(path, error) from None
 
 

@@ -30,6 +30,7 @@ from crossrank.training.cuda.plain import Taken
 from crossrank.training.cuda.update import DeviceOptimizer, operations
 from crossrank.training.device import uses_bfloat16
 from crossrank.training.engine import Member
+from crossrank.training.heads import learned_logits
 from crossrank.training.loss import Loss, penalty
 from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.rule import UpdateRule
@@ -67,7 +68,7 @@ class AutogradSteps:
         self, features: Features, labels: Tensor, weights: Tensor | None, groups: Tensor | None = None
     ) -> Tensor:
         with torch.autocast(labels.device.type, torch.bfloat16, enabled=self.bfloat16, cache_enabled=False):
-            logits = self.model(features).float()
+            logits = learned_logits(self.model, features, self.settings.heads).float()
         loss = self.loss(logits, labels, weights, groups)
         self.optimizer.step(loss + penalty(self.model, self.settings.l2))
         return loss.detach()
