@@ -4,8 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN    ?= runs/demo
+API    := .venv-api
+DISTRIBUTED := .venv-distributed
 
-.PHONY: help demo serve-demo test test-fast test-browser check format docs audit release clean
+.PHONY: help demo serve-demo test test-fast test-browser test-api test-distributed torture check format docs audit release clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +29,17 @@ test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's C
 	@command -v chromium > /dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
 	@$(PIP) -e '.[browser]'
 	@$(BIN)/python -m pytest -q tests/reports tests/serving/http/test_page.py
+
+test-api: $(VENV)/.dev  ## the server against its OpenAPI document; installs schemathesis into an environment of its own
+	@test -x $(API)/bin/schemathesis || ($(PYTHON) -m venv $(API) && $(API)/bin/pip install --quiet schemathesis==4.32)
+	@PATH="$(abspath $(API))/bin:$$PATH" $(BIN)/python -m pytest -q tests/serving/http/test_openapi.py
+
+test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec, in an environment of their own
+	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed \
+		tests/docs/test_guides.py -k 'not test_guides or several_processes'
+
+torture: $(VENV)/.dev  ## kill every command at its file operations, and let the disk fail it, 2,000 times
+	@$(BIN)/python tests/torture/torture.py --cases 2000
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .
@@ -59,7 +72,7 @@ release:         ## wheel and sdist in dist/, built twice and equal, and tried i
 	@sha256sum dist/*
 
 clean:           ## remove the environment, the pages and caches
-	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(API) $(DISTRIBUTED) site build dist .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)
@@ -79,4 +92,15 @@ $(VENV)/.docs: $(VENV)/.core
 
 $(VENV)/.dev: $(VENV)/.core
 	@$(PIP) -e '.[dev]'
+	@touch $@
+
+# TorchRec's own requirements name the CUDA build of fbgemm, half a gigabyte; on a processor it runs with the other one.
+$(DISTRIBUTED)/.ready: pyproject.toml constraints.txt
+	@echo "installing crossrank and TorchRec into $(DISTRIBUTED)" >&2
+	@test -x $(DISTRIBUTED)/bin/python || $(PYTHON) -m venv $(DISTRIBUTED)
+	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest fsspec
+	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0
+	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		tensordict==0.15.3 torchmetrics==1.9.0 pyre-extensions==0.0.32 tqdm
 	@touch $@

@@ -1,8 +1,20 @@
-"""Requests per second and latency of single-row ``/score``, ours and FastAPI with eager PyTorch.
+"""Requests per second and latency over HTTP: ours, FastAPI with eager PyTorch, mosec, and NVIDIA's Triton server.
 
-``python benchmarks/serve.py RUN ROWS.csv --clients 1 16 128 --seconds 5``. One process each, the same run, connections
-kept alive; the clients are one more process on the same machine. The contenders take turns. The processor time of a
-request is that of the server's processes (Linux), and moves less than the others on a machine that has more to do.
+    python benchmarks/serve.py                          single rows and rankings, 1, 16 and 128 clients; half an hour
+    python benchmarks/serve.py --workloads rank --clients 16 --only "crossrank serve" mosec
+
+The model is the one of ``rank.py`` (the paper's Criteo shape, parallel, random weights), written as a run and as a
+bundle below ``--into``, where mosec and Triton get environments of their own on first use; Triton needs a Python 3.11
+from Debian (``--triton-python``). ``--run`` and ``--rows`` take another run, for single rows.
+
+score       a row in each request. mosec and Triton gather the rows of several requests, as we do.
+rank        the best 20 of 500 items of a catalogue of 100,000, named by their ids, with encoded columns kept by the
+            server; the rivals put whole rows together and score all of them.
+rank-rows   the same for the rivals with 500 whole rows in each request, as their protocols have it.
+
+One server process and thread each, connections kept alive; the clients are one more process on the same machine. With
+``--pinned`` the server has the first core alone and the clients the second one. The processor time of a request is that
+of the server's processes (Linux), and moves less than the others on a machine that has more to do.
 """
 
 from __future__ import annotations
@@ -18,22 +30,101 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+RIVALS = HERE / "rivals"
 PORTS = itertools.count(8731)
+ITEMS, CANDIDATES, DISTINCT = 100_000, 500, 100
+HEAD = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+WORKLOADS = ("score", "rank", "rank-rows")
 
 
-def commands(run: str, bundle: str | None, port: int) -> dict[str, list[str]]:
-    python = sys.executable
-    ours = [python, "-m", "crossrank", "serve", "--port", str(port)]
+def environment(folder: Path, python: str, requirements: Path) -> str:
+    """The Python of a virtual environment with these packages, made on first use."""
+    if not (folder / ".complete").is_file():
+        subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", "-r", requirements], check=True)
+        (folder / ".complete").touch()
+    return str(folder / "bin" / "python")
+
+
+def make_model(folder: Path) -> None:
+    """The run and the bundle, and items as a table and as JSON."""
+    import rank
+    import torch
+
+    from crossrank.runs import write_run
+    from crossrank.serving.export import export
+
+    torch.manual_seed(0)
+    settings = {"structure": "parallel", "cross": rank.FULL, "deep": {"sizes": [768, 768]}}
+    made = rank.made(rank.encoder(), settings)
+    (folder / "run").mkdir(parents=True)
+    config = {"model": {"name": "dcn-v2", "embedding": {"dim": 39}, **settings}}
+    write_run(folder / "run", model=made.model, encoder=made.encoder, config=config, info={}, report={})
+    export(folder / "run", folder / "bundle")
+    items = pl.DataFrame({"id": np.arange(ITEMS), **rank.rows(ITEMS, rank.ITEM, 1)})
+    items.write_parquet(folder / "items.parquet")
+    (folder / "items.json").write_text(json.dumps(items.to_dicts()))
+    pl.DataFrame(rank.rows(1000, [*rank.CATEGORIES, *rank.NUMBERS], 2)).write_parquet(folder / "rows.parquet")
+
+
+def servers(args: argparse.Namespace, port: int) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """The command of each server, and what its environment has."""
+    run, bundle, items = args.run, args.into / "bundle", str(args.into / "items.json")
+    ours = [sys.executable, "-m", "crossrank", "serve", "--port", str(port)]
+    catalogue = [] if args.rows else ["--catalogue", str(args.into / "items.parquet"), "--id", "id"]
+    mosec = environment(args.into / "mosec", sys.executable, RIVALS / "mosec.txt")
+    triton = environment(args.into / "triton", args.triton_python, RIVALS / "triton.txt")
+    at = {"BUNDLE": str(bundle), "ITEMS": items}
     return {
-        "FastAPI + eager PyTorch": [python, str(HERE / "rivals" / "serve_fastapi.py"), run, str(port)],
-        "crossrank serve, the run": [*ours, run],
-        **({"crossrank serve, its bundle": [*ours, bundle]} if bundle else {}),
+        "FastAPI + eager PyTorch": ([sys.executable, str(RIVALS / "serve_fastapi.py"), str(run), items, str(port)], {}),
+        "mosec": ([mosec, str(RIVALS / "serve_mosec.py"), "--port", str(port)], at),
+        "Triton": ([triton, str(RIVALS / "serve_triton.py"), str(bundle), items, str(port)], {}),
+        "crossrank serve": ([*ours, str(run), *catalogue], {}),
+        "crossrank serve, its bundle": ([*ours, str(bundle)], {}),
     }
+
+
+def requests_of(server: str, workload: str, args: argparse.Namespace) -> list[bytes]:
+    """What its clients send, again and again; nothing where a server has no such path."""
+    table = pl.read_parquet(args.rows or args.into / "rows.parquet")
+    rows, draw = table.head(1000).to_dicts(), np.random.default_rng(5)
+    if workload == "score":
+        path, bodies = "/score", rows
+        if server == "Triton":
+            path, bodies = "/v2/models/score/infer", [tensors("row", [json.dumps(row)]) for row in rows]
+        return written(path, bodies)
+    if server == "crossrank serve, its bundle" or (server == "crossrank serve" and workload == "rank-rows"):
+        return []
+    kept = json.loads((args.into / "items.json").read_text())
+    bodies = []
+    for row in rows[:DISTINCT]:
+        ids = draw.choice(ITEMS, CANDIDATES, replace=False).tolist()
+        context = {name: value for name, value in row.items() if name not in kept[0]}
+        whole = [{**context, **{name: kept[one][name] for name in kept[0] if name != "id"}} for one in ids]
+        if server != "Triton":
+            asked = {"context": context, "items": ids} if workload == "rank" else {"rows": whole}
+            bodies.append({**asked, "k": 20})
+        elif workload == "rank":
+            bodies.append(tensors("request", [json.dumps({"context": context, "items": ids, "k": 20})]))
+        else:
+            bodies.append(tensors("row", [json.dumps(one) for one in whole]))
+    models = {"rank": "/v2/models/rank/infer", "rank-rows": "/v2/models/score/infer"}
+    return written(models[workload] if server == "Triton" else f"/{workload}", bodies)
+
+
+def tensors(name: str, texts: list[str]) -> dict[str, Any]:
+    return {"inputs": [{"name": name, "shape": [len(texts), 1], "datatype": "BYTES", "data": texts}]}
+
+
+def written(path: str, bodies: list[Any]) -> list[bytes]:
+    texts = [json.dumps(body).encode() for body in bodies]
+    return [HEAD.format(path, len(text)).encode() + text for text in texts]
 
 
 def processor_seconds(pid: int) -> float:
@@ -45,74 +136,99 @@ def processor_seconds(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def serving(command: list[str], port: int) -> Iterator[int]:
-    with Path(os.devnull).open("w") as nowhere, subprocess.Popen(command, stderr=nowhere, stdout=nowhere) as process:
+def serving(command: list[str], more: dict[str, str], args: argparse.Namespace) -> Iterator[subprocess.Popen[bytes]]:
+    """A server on the first core, or on all; what it says goes into a file."""
+    core = ["taskset", "-c", "0"] if args.pinned else []
+    environ = {**os.environ, **more, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent / "src")}
+    with (
+        (args.into / "server.log").open("w") as log,
+        subprocess.Popen([*core, *command], stderr=log, stdout=log, env=environ) as process,
+    ):
         try:
-            asyncio.run(until_open(port))
-            yield process.pid
+            yield process
         finally:
             process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=60)
 
 
-async def until_open(port: int) -> None:
+async def until_ready(server: subprocess.Popen[bytes], port: int, request: bytes) -> None:
     for _ in range(600):
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError, SystemExit):
+            await client(port, iter([request]), float("inf"), [])
             return
-        await asyncio.sleep(0.1)
-    raise SystemExit("the server did not come up")
+        if server.poll() is not None:
+            break
+        await asyncio.sleep(0.2)
+    raise SystemExit("the server did not come up; see server.log")
 
 
 async def client(port: int, requests: Iterator[bytes], end: float, times: list[float]) -> None:
     """One connection that asks again as soon as it is answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while (start := time.perf_counter()) < end:
-        writer.write(next(requests))
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise SystemExit(head.decode())
-        size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
-        await reader.readexactly(size)
-        times.append(time.perf_counter() - start)
-    writer.close()
+    try:
+        for request in requests:
+            start = time.perf_counter()
+            if start >= end:
+                return
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+            body = await reader.readexactly(size)
+            if not head.startswith(b"HTTP/1.1 200"):
+                raise SystemExit((head + body).decode())
+            times.append(time.perf_counter() - start)
+    finally:
+        writer.close()
 
 
-async def load(port: int, bodies: list[bytes], clients: int, seconds: float) -> list[float]:
-    head = "POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
-    requests = itertools.cycle([head.format(len(body)).encode() + body for body in bodies])
+async def load(port: int, requests: list[bytes], clients: int, seconds: float) -> list[float]:
+    every = itertools.cycle(requests)
     times: list[float] = []
     end = time.perf_counter() + seconds
-    await asyncio.gather(*(client(port, requests, end, times) for _ in range(clients)))
+    await asyncio.gather(*(client(port, every, end, times) for _ in range(clients)))
     return times
 
 
+def measure(args: argparse.Namespace, server: str, workload: str, clients: int) -> None:
+    port = next(PORTS)
+    requests = requests_of(server, workload, args)
+    if not requests:
+        return
+    with serving(*servers(args, port)[server], args) as process:
+        asyncio.run(until_ready(process, port, requests[0]))
+        asyncio.run(load(port, requests, clients, 1.0))
+        before = processor_seconds(process.pid)
+        times = asyncio.run(load(port, requests, clients, args.seconds))
+        used = 1000 * (processor_seconds(process.pid) - before) / len(times)
+    p50, p99 = 1000 * np.quantile(times, [0.5, 0.99])
+    cells = [workload, clients, server, f"{len(times) / args.seconds:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{used:.2f}"]
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run")
-    parser.add_argument("rows", help="a table that the run can score")
-    parser.add_argument("--bundle", help="the same run as a bundle, made by crossrank export")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--into", type=Path, default=Path(".bench") / "serve", help="for models and environments")
+    parser.add_argument("--run", type=Path, help="another run, for single rows")
+    parser.add_argument("--rows", type=Path, help="a Parquet table that it can score")
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--only", nargs="+", metavar="SERVER", help="some of the servers")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 128])
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--repeats", type=int, default=1)
-    options = parser.parse_args()
-    table = pl.read_csv(options.rows, n_rows=1000)
-    bodies = [json.dumps(row).encode() for row in table.to_dicts()]
-    print(
-        "| clients | server | requests/s | p50 ms | p99 ms | processor ms |\n| ---: | --- | ---: | ---: | ---: | ---: |"
-    )
-    for clients, _ in itertools.product(options.clients, range(options.repeats)):
-        for name in commands(options.run, options.bundle, 0):
-            port = next(PORTS)
-            with serving(commands(options.run, options.bundle, port)[name], port) as pid:
-                asyncio.run(load(port, bodies, clients, 1.0))
-                before = processor_seconds(pid)
-                times = asyncio.run(load(port, bodies, clients, options.seconds))
-                used = 1000 * (processor_seconds(pid) - before) / len(times)
-            p50, p99 = 1000 * np.quantile(times, [0.5, 0.99])
-            rate = len(times) / options.seconds
-            print(f"| {clients} | {name} | {rate:,.0f} | {p50:.2f} | {p99:.2f} | {used:.2f} |", flush=True)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--pinned", action="store_true", help="a core for the server and one for the clients")
+    parser.add_argument("--triton-python", default="/usr/bin/python3")
+    args = parser.parse_args()
+    args.into = args.into.resolve()
+    if not (args.into / "rows.parquet").is_file():
+        make_model(args.into)
+    args.run = args.run or args.into / "run"
+    if args.pinned:
+        os.sched_setaffinity(0, {1})
+    print("| work | clients | server | requests/s | p50 ms | p99 ms | processor ms |")
+    print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
+    for workload, clients in itertools.product(args.workloads, args.clients):
+        for server in servers(args, 0):
+            if not args.only or server in args.only:
+                measure(args, server, workload, clients)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A run behind FastAPI and eager PyTorch, as people write it: ``python serve_fastapi.py RUN PORT``."""
+"""A run behind FastAPI and eager PyTorch, as people write it: ``python serve_fastapi.py RUN ITEMS PORT``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,28 @@ from typing import Any
 import torch
 import uvicorn
 from fastapi import FastAPI
-from pydantic import create_model
+from kept_items import KeptItems
+from pydantic import BaseModel, create_model
 
 from crossrank import Run
 
 torch.set_num_threads(1)
 run = Run.open(sys.argv[1])
 model, encoder = run.model, run.encoder
+kept = KeptItems(*sys.argv[1:3])
 Row: Any = create_model("Row", **dict.fromkeys(run.schema.inputs, (str | float | None, None)))
 app = FastAPI()
+
+
+class Rows(BaseModel):
+    rows: list[Row]
+    k: int
+
+
+class Items(BaseModel):
+    context: dict[str, str | float | None]
+    items: list[int]
+    k: int
 
 
 @app.post("/score")
@@ -26,4 +39,14 @@ def score(row: Row) -> dict[str, float]:
     return {"score": float(torch.sigmoid(logits)[0])}
 
 
-uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), access_log=False, log_level="warning")
+@app.post("/rank-rows")
+def rank_rows(request: Rows) -> list[dict[str, Any]]:
+    return kept.rank_rows([row.model_dump() for row in request.rows], request.k)
+
+
+@app.post("/rank")
+def rank(request: Items) -> list[dict[str, Any]]:
+    return kept.rank(request.context, request.items, request.k)
+
+
+uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[3]), access_log=False, log_level="warning")

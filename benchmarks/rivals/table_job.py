@@ -29,6 +29,7 @@ class Job:
     answers: str  # the file to write, of probabilities or numbers
     minutes: float = 0.0  # where not 0: look so long for settings on the validation rows, and tell them
     settings: dict[str, Any] | None = None  # found before; None for the defaults
+    group: str = ""  # of a ranking: the column of the groups, by which each of the three parts is sorted
 
     @classmethod
     def read(cls) -> Job:

@@ -22,6 +22,7 @@ ROWS = (
     ("evaluation", "runs"),
     ("data", "models"),
     ("schema", "nn"),
+    ("folders",),
     ("config", "files", "results"),
     ("shapes",),
     ("errors",),

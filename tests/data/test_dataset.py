@@ -17,6 +17,7 @@ from crossrank.data.arrays import ArrayWriter
 from crossrank.data.prepare import prepare
 from crossrank.data.rows import LabeledRows
 from crossrank.errors import DataError
+from crossrank.folders import MARK
 from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
 
 SCHEMA = Schema(
@@ -140,12 +141,13 @@ def test_verify_finds_a_changed_byte(copy, name):
         last = file.read(1)
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
-    with pytest.raises(DataError, match=f"{name} of the dataset .* must have the checksum"):
+    with pytest.raises(DataError, match=f"damaged: {name} is not what was written"):
         EncodedDataset.open(copy).verify()
 
 
 def test_checksums_of_older_datasets_are_read_too(copy):
     manifest = json.loads((copy / "manifest.json").read_text())
+    del manifest["checksum"]
     for name, about in manifest["arrays"].items():
         content = (copy / name).read_bytes()[arrays.HEADER_BYTES :]
         about["checksum"] = hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -204,14 +206,28 @@ def test_an_existing_target_is_kept_unless_overwriting_a_dataset(tmp_path):
 
 
 def test_leftovers_of_dead_runs_go_and_living_ones_stay(tmp_path):
-    stale = tmp_path / "d.partial-1"
+    stale = tmp_path / "d.partial"
     (stale / "train").mkdir(parents=True)
+    (stale / MARK).touch()
     with DatasetWriter(tmp_path / "d", SCHEMA) as living:
-        assert not stale.exists()
-        living.folder = living.folder.rename(tmp_path / "d.partial-2")
-        with DatasetWriter(tmp_path / "d", SCHEMA) as second:
-            assert living.folder.exists() and second.folder.exists()
+        assert not (stale / "train").exists() and living.folder == stale
+        with pytest.raises(DataError, match=f"one command at a time; process {os.getpid()} on"):
+            DatasetWriter(tmp_path / "d", SCHEMA).__enter__()
+        assert living.folder.exists()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["d.partial", "d.partial-backup", ".d.old", "d.partial-notes.txt"])
+def test_what_others_made_is_never_removed(tmp_path, name):
+    foreign, (encoder, rows) = tmp_path / name, _rows()
+    (foreign if name.endswith("txt") else foreign / "thesis").mkdir(parents=True)
+    try:
+        with DatasetWriter(tmp_path / "d", SCHEMA) as writer:
+            writer.append("train", rows)
+            writer.finish(encoder, {})
+    except DataError as error:
+        assert name == "d.partial" and "Move it away, or choose another name" in str(error)
+    assert foreign.is_dir() and len(list(tmp_path.iterdir())) == (1 if name == "d.partial" else 2)
 
 
 def test_rows_may_come_split_by_split_in_any_order(tmp_path):

@@ -270,7 +270,7 @@ Spool.write = lambda *chunk: (write(*chunk), os.kill(os.getpid(), signal.SIGKILL
 prepare({str(tmp_path / "t.csv")!r}, Schema.load({str(tmp_path / "schema.json")!r}), {str(tmp_path / "d")!r})
 """
     assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
-    assert not (tmp_path / "d").exists() and list(tmp_path.glob("d.partial-*/spool/0"))
+    assert not (tmp_path / "d").exists() and list(tmp_path.glob("d.partial/spool/0"))
     prepare(tmp_path / "t.csv", SCHEMA, tmp_path / "d")
-    assert not list(tmp_path.glob("d.partial-*"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "schema.json", "t.csv"]
     EncodedDataset.open(tmp_path / "d").verify()

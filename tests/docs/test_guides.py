@@ -7,7 +7,8 @@ output of the block before it: ``...`` stands for anything, and numbers with a p
 from processor to processor. A comment in front of a block says what cannot be run as it is:
 
 - ``<!-- not run: reason -->``;
-- ``<!-- real data -->``: needs files of public sets, which CROSSRANK_DATA has.
+- ``<!-- real data -->``: needs files of public sets, which CROSSRANK_DATA has;
+- ``<!-- torchrec -->``: needs TorchRec, which ``make test-distributed`` installs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
+import importlib.util
 import io
 import itertools
 import os
@@ -38,7 +40,7 @@ MOST_NOT_RUN = 3
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d+\.\d+")
 TOKEN = re.compile(rf"(\.\.\.|\s+|{NUMBER.pattern})")
-MARK = re.compile(r"<!-- (not run: .+|real data) -->\n+ *\Z")
+MARK = re.compile(r"<!-- (not run: .+|real data|torchrec) -->\n+ *\Z")
 
 
 @dataclasses.dataclass
@@ -99,6 +101,13 @@ def test_a_page_does_what_it_says_of_public_sets(page, real_data, tmp_path) -> N
     (tmp_path / "train.gz").symlink_to(real_data / "avazu_sample.csv.gz")
     (tmp_path / "train.txt").write_bytes(gzip.decompress((real_data / "criteo_sample.tsv.gz").read_bytes()))
     run(page, [block for block in blocks(page) if block.mark == "real data"], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="run by `make test-distributed`")
+def test_a_page_does_what_it_says_of_several_processes(tmp_path) -> None:
+    page = "docs/guides/many-machines.md"
+    run(page, [block for block in blocks(page) if block.mark == "torchrec"], tmp_path)
 
 
 def test_few_blocks_are_left_out_and_each_says_why() -> None:

@@ -16,9 +16,11 @@ from crossrank.nn import (
     CrossLayer,
     CrossNetwork,
     DeepNetwork,
+    GeneralCrossLayer,
     LowRankCrossLayer,
     MixtureCrossLayer,
     OutputLayer,
+    SeparableCrossLayer,
     VectorCrossLayer,
 )
 
@@ -86,6 +88,35 @@ def eq3_and_4(layer: MixtureCrossLayer, x0: Array, xl: Array) -> list[float]:
     return total
 
 
+def separable(layer: SeparableCrossLayer, x0: Array, xl: Array) -> list[float]:
+    """The two lines of the formula, block by block."""
+    w, b = layer.weight.detach().numpy(), bias_of(layer)
+    sides = layer.context.tolist()
+    seen = {True: [j for j, side in enumerate(sides) if side], False: range(len(sides))}  # by context, by item
+    inner = [sum(w[i][j] * xl[j] for j in seen[side]) + b[i] for i, side in enumerate(sides)]
+    return cross(x0, inner, xl, residual=layer.residual)
+
+
+def general(layer: GeneralCrossLayer, x0: Array, xl: Array) -> list[float]:
+    """s ⊙ 1/M Σ_m g(W_m x + b_m) ⊙ σ(V_m x) + x, head by head."""
+    dim, g = len(x0), FUNCTIONS.get(layer.inner_name, lambda v: v)
+    weight = layer.weight.detach().numpy().copy()
+    gate = None if layer.gate is None else layer.gate.weight.detach().numpy().reshape(weight.shape).copy()
+    for kernel in (weight, gate) if layer.context is not None else ():
+        for i in range(dim) if kernel is not None else ():
+            for j in range(dim):
+                if layer.context[i] and not layer.context[j]:
+                    kernel[:, i, j] = 0.0
+    inner = [0.0] * dim
+    for m in range(layer.heads):
+        product = times(weight[m], xl)
+        passed = [1.0] * dim if gate is None else GATES["sigmoid"](times(gate[m], xl))
+        for i in range(dim):
+            b = 0.0 if layer.bias is None else layer.bias[m, i].item()
+            inner[i] += g(product[i] + b) * passed[i] / layer.heads
+    return cross(x0 if layer.source == "x0" else xl, inner, xl, residual=layer.residual)
+
+
 def dcn_v1(layer: VectorCrossLayer, x0: Array, xl: Array) -> list[float]:
     b, w = bias_of(layer), layer.weight.detach().numpy()
     score = sum(xl[j] * w[j] for j in range(len(w)))
@@ -139,6 +170,33 @@ def test_a_vector_layer_is_the_equation_of_dcn(shape, bias, residual, seed):
     assert_rows_follow(VectorCrossLayer(dim, bias=bias, residual=residual), dcn_v1, count, seed)
 
 
+@pytest.mark.parametrize("source", ["x0", "previous"])
+@pytest.mark.parametrize("inner", [None, "relu", "tanh"])
+@pytest.mark.parametrize("gate", [None, "information"])
+@settings(deadline=None, max_examples=15)
+@given(
+    dim=st.integers(2, 5),
+    heads=st.integers(1, 3),
+    separable=st.booleans(),
+    bias=st.booleans(),
+    residual=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_a_general_layer_is_its_formula(source, inner, gate, dim, heads, separable, bias, residual, seed):
+    options = {"source": source, "inner": inner, "heads": heads, "gate": gate, "bias": bias, "residual": residual}
+    layer = GeneralCrossLayer(dim, **options, context=[1] if separable else None)
+    assert_rows_follow(layer, general, 3, seed)
+
+
+@examples
+@given(st.lists(st.booleans(), min_size=2, max_size=6), st.booleans(), st.booleans(), st.integers(0, 10**6))
+def test_a_separable_layer_is_its_two_lines(sides, bias, residual, seed):
+    sides = [*sides[:-1], not sides[0]]  # neither side is empty
+    context = [i for i, side in enumerate(sides) if side]
+    layer = SeparableCrossLayer(len(sides), context=context, bias=bias, residual=residual)
+    assert_rows_follow(layer, separable, 3, seed)
+
+
 @pytest.mark.parametrize(
     ("options", "equation"),
     [
@@ -146,6 +204,8 @@ def test_a_vector_layer_is_the_equation_of_dcn(shape, bias, residual, seed):
         ({"layer": "low_rank", "rank": 2}, eq2),
         ({"layer": "mixture", "rank": 2, "num_experts": 3, "activation": "tanh"}, eq3_and_4),
         ({"layer": "vector"}, dcn_v1),
+        ({"layer": "separable", "context": [0, 3]}, separable),
+        ({"layer": "general", "source": "previous", "inner": "tanh", "heads": 2, "gate": "information"}, general),
     ],
 )
 def test_a_network_feeds_each_layer_the_input_and_the_layer_before(options, equation):

@@ -11,8 +11,10 @@ from crossrank.nn import (
     CrossLayer,
     CrossNetwork,
     DeepNetwork,
+    GeneralCrossLayer,
     LowRankCrossLayer,
     MixtureCrossLayer,
+    SeparableCrossLayer,
     VectorCrossLayer,
 )
 
@@ -93,6 +95,51 @@ def test_an_identity_activation_with_identity_middles_is_equation_3(x0, xl):
     set_parameters(fourth, up=third.up, down=third.down, middle=torch.eye(RANK).expand(2, RANK, RANK))
     set_parameters(fourth.gate, weight=third.gate.weight)
     assert_close(fourth(x0, xl), third(x0, xl))
+
+
+def test_a_general_layer_without_a_switch_is_the_full_layer(x0, xl):
+    full, general, bias = CrossLayer(DIM), GeneralCrossLayer(DIM), torch.randn(DIM)
+    set_parameters(full, bias=bias)
+    set_parameters(general, weight=full.weight[None], bias=bias[None])
+    assert_close(general(x0, xl), full(x0, xl))
+
+
+def test_a_general_layer_with_nothing_but_a_context_is_the_separable_layer(x0, xl):
+    separable, general = SeparableCrossLayer(DIM, context=[0, 4]), GeneralCrossLayer(DIM, context=[0, 4])
+    set_parameters(separable, weight=torch.randn(DIM, DIM))
+    set_parameters(general, weight=separable.weight[None])
+    assert_close(general(x0, xl), separable(x0, xl))
+
+
+@pytest.mark.parametrize("options", [{}, {"inner": "relu"}, {"gate": "information"}, {"source": "previous"}])
+def test_equal_heads_are_one_head(x0, xl, options):
+    one, three = GeneralCrossLayer(DIM, **options), GeneralCrossLayer(DIM, heads=3, **options)
+    set_parameters(one, bias=torch.randn(1, DIM))
+    set_parameters(three, weight=one.weight.expand(3, -1, -1), bias=one.bias.expand(3, -1))
+    if one.gate is not None:
+        set_parameters(three.gate, weight=one.gate.weight.repeat(3, 1))
+    assert_close(three(x0, xl), one(x0, xl))
+
+
+def test_heads_without_activation_and_gate_are_the_mean_of_their_matrices(x0, xl):
+    full, general = CrossLayer(DIM), GeneralCrossLayer(DIM, heads=4)
+    set_parameters(full, weight=general.weight.mean(dim=0))
+    assert_close(general(x0, xl), full(x0, xl))
+    assert_close(general.matrix(xl), full.weight)
+
+
+def test_a_gate_of_zeros_lets_half_of_each_cross_pass(x0, xl):
+    full, gated = CrossLayer(DIM), GeneralCrossLayer(DIM, gate="information")
+    set_parameters(gated, weight=full.weight[None])
+    set_parameters(gated.gate, weight=torch.zeros(DIM, DIM))
+    assert_close(gated(x0, xl) - xl, (full(x0, xl) - xl) / 2)
+    assert_close(gated.matrix(xl), full.weight / 2)
+
+
+def test_in_the_first_layer_both_sources_are_one(x0):
+    one, other = GeneralCrossLayer(DIM), GeneralCrossLayer(DIM, source="previous")
+    set_parameters(other, weight=one.weight)
+    assert_close(one(x0, x0), other(x0, x0))
 
 
 def test_a_network_of_zero_kernels_is_the_identity(x0):

@@ -28,6 +28,29 @@ def weights_of(network: CrossNetwork) -> list[Tensor]:
     return [layer.weight.detach() for layer in network.layers]
 
 
+def highest_and_beyond(network: CrossNetwork, degree: int) -> tuple[Tensor, Tensor]:
+    """How far the values along a line are from a polynomial of lower degree, and from one of this, of their size."""
+    generator = torch.Generator().manual_seed(2)
+    start, direction = torch.randn(2, 4, dtype=torch.float64, generator=generator)
+    steps = torch.arange(degree + 2, dtype=torch.float64)[:, None] / degree
+    values = network(start + steps * direction).detach()
+    return tuple(torch.diff(values, n=n, dim=0).abs().max() / values.abs().max() for n in (degree, degree + 1))
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_with_the_previous_x_as_source_the_degree_doubles_with_each_layer(num_layers):
+    network = network_of(4, num_layers, 1, bias=True, layer="general", source="previous", heads=2)
+    highest, beyond = highest_and_beyond(network, 2**num_layers)
+    assert beyond < 1e-11
+    assert highest > 1e-6
+
+
+@pytest.mark.parametrize("switch", [{"gate": "information"}, {"inner": "tanh"}, {"inner": "relu"}])
+def test_with_a_gate_or_an_activation_inside_it_is_no_polynomial_of_that_degree(switch):
+    _, beyond = highest_and_beyond(network_of(4, 2, 1, bias=True, layer="general", **switch), 3)
+    assert beyond > 1e-6
+
+
 @pytest.mark.parametrize("num_layers", [1, 2, 3, 4])
 @pytest.mark.parametrize(
     "options",
@@ -61,17 +84,20 @@ def test_theorem_1_gives_the_coefficients_that_multiplying_out_gives(dim, num_la
         assert math.isclose(closed, expanded.get(alpha, 0.0), rel_tol=1e-9, abs_tol=1e-9), alpha
 
 
+@pytest.mark.parametrize("source", ["x0", "previous"])
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 10**6))
-def test_the_coefficients_reproduce_the_network(dim, num_layers, seed):
-    network = network_of(dim, num_layers, seed)
+def test_the_coefficients_reproduce_the_network(source, dim, num_layers, seed):
+    network = network_of(dim, num_layers, seed, layer="general", source=source)
     x = torch.randn(3, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    coefficients = polynomial_coefficients(weights_of(network))
+    coefficients = polynomial_coefficients([weight[0] for weight in weights_of(network)], source=source)
+    degree = num_layers + 1 if source == "x0" else 2**num_layers
+    assert set(map(sum, coefficients)) == set(range(1, degree + 1))
     polynomial = [
         sum(c * math.prod(v**power for v, power in zip(row, alpha, strict=True)) for alpha, c in coefficients.items())
         for row in x.tolist()
     ]
-    np.testing.assert_allclose(network(x).sum(dim=1).detach(), polynomial, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(network(x).sum(dim=1).detach(), polynomial, rtol=1e-8, atol=1e-8)
 
 
 def crosses_by_interpolation(network: CrossNetwork, x: Tensor, widths: list[int]) -> dict[tuple[int, ...], np.ndarray]:

@@ -10,12 +10,13 @@ import torch
 
 from crossrank.evaluation.crosses import explain, measure_crosses
 from crossrank.models import build_model, parse_model_settings
-from crossrank.nn import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn import CrossLayer, GeneralCrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
 
 LAYERS = {
     "full": {"layer": "full"},
     "low_rank": {"layer": "low_rank", "rank": 3},
     "mixture": {"layer": "mixture", "rank": 2, "num_experts": 3, "gate": "sigmoid", "activation": "tanh"},
+    "general": {"source": "previous", "inner": "tanh", "heads": 2, "gate": "information", "context": ["user", "hour"]},
 }
 
 
@@ -47,12 +48,87 @@ def test_the_matrix_of_a_mixture_is_its_mean_slope_with_the_gates_held(gate, act
     torch.testing.assert_close(layer.matrix(xl), expected)
 
 
+@pytest.mark.parametrize("gate", [None, "information"])
+@pytest.mark.parametrize("inner", [None, "tanh"])
+def test_the_matrix_of_a_general_layer_is_its_mean_slope_with_the_gates_held(gate, inner) -> None:
+    torch.manual_seed(0)
+    layer = GeneralCrossLayer(5, heads=3, gate=gate, inner=inner, context=[1, 2]).double()
+    torch.nn.init.normal_(layer.bias)
+    xl = torch.randn(7, 5, dtype=torch.float64)
+    expected = torch.zeros(5, 5, dtype=torch.float64)
+    allowed = torch.ones(5, 5, dtype=torch.float64).index_fill_(0, torch.tensor([1, 2]), 0)
+    allowed[1:3, 1:3] = 1
+    for row in xl:
+        for m in range(3):
+            held = torch.ones(5) if gate is None else (layer.gate.weight[5 * m : 5 * m + 5] * allowed @ row).sigmoid()
+
+            def inside(x, m=m, held=held):
+                z = layer.weight[m] * allowed @ x + layer.bias[m]
+                return held * (torch.tanh(z) if inner else z)
+
+            expected += torch.autograd.functional.jacobian(inside, row) / (3 * len(xl))
+    torch.testing.assert_close(layer.matrix(xl), expected)
+
+
+@torch.no_grad()
+def test_the_strength_of_a_deeper_layer_is_of_products_with_the_previous_x_where_that_is_its_source(dataset) -> None:
+    torch.manual_seed(1)
+    settings = {"name": "cross-net", "embedding": {"dim": 3}, "cross": {"source": "previous"}}
+    model = build_model(parse_model_settings(settings), dataset.features)
+    features = next(iter(dataset.valid.batches(4096, seed=0))).features
+    first, second = model.cross_networks()[0].layers
+    x0 = model.embedding(features)
+    x1 = first(x0, x0)
+    centred = x1 - x1.mean(dim=0)
+    w, i, j = second.weight[0], model.layout["country"].slice, model.layout["language"].slice
+    head = model.output.weight[0]
+    moved = ((head * centred)[:, i] * (centred[:, j] @ w[i, j].T)).sum(dim=1)
+    moved += ((head * centred)[:, j] * (centred[:, i] @ w[j, i].T)).sum(dim=1)
+    with torch.enable_grad():
+        found = {cross.features: cross for cross in measure_crosses(model, dataset.valid) if cross.layer == 2}
+    pair = found.get(("country", "language")) or found["language", "country"]
+    assert pair.strength == pytest.approx(moved.square().mean().sqrt().item(), rel=1e-4)
+
+
 def test_the_matrix_of_the_other_layers_is_what_they_multiply_with() -> None:
     xl = torch.randn(4, 5)
     full, low, vector = CrossLayer(5), LowRankCrossLayer(5, rank=2), VectorCrossLayer(5)
     torch.testing.assert_close(full.matrix(xl), full.weight.detach())
     torch.testing.assert_close(low.matrix(xl), slopes(lambda x: low.up @ (low.down @ x), xl).detach())
     torch.testing.assert_close(vector.matrix(xl) @ xl[0], (xl[0] @ vector.weight).detach().expand(5))
+
+
+@pytest.mark.parametrize("structure", ["stacked", "parallel"])
+def test_a_pair_s_strength_is_how_far_its_pooled_number_and_its_products_move_the_logit(dataset, structure) -> None:
+    torch.manual_seed(1)
+    settings = {"structure": structure, "embedding": {"dim": 3}, "deep": {"sizes": [6], "activation": "tanh"}}
+    settings |= {"cross": {"num_layers": 1, "pooled": "first"}}
+    model = build_model(parse_model_settings(settings), dataset.features)
+    features = next(iter(dataset.valid.batches(4096, seed=0))).features
+    x0 = model.embedding(features).detach()
+    (layer,) = model.cross[0].layers
+    crossed = layer(x0, x0).detach().requires_grad_()
+    names, widths = model.layout.names, [slot.width for slot in model.layout.slots]
+    parts, blocks = x0.split(widths, dim=1), [rows.split(widths, dim=1) for rows in layer.weight.detach().split(widths)]
+
+    def products(i, j, left, right):
+        return (left[i] * (right[j] @ blocks[i][j].T)).sum(dim=1)
+
+    pairs = [(i, j) for i in range(len(widths)) for j in range(i, len(widths))]
+    numbers = [products(i, j, parts, parts) + (products(j, i, parts, parts) if i != j else 0) for i, j in pairs]
+    pooled = torch.stack(numbers, dim=1).requires_grad_()
+    hidden = model.deep(torch.cat([crossed if structure == "stacked" else x0, pooled], dim=1))
+    logits = model.output(hidden if structure == "stacked" else torch.cat([crossed, hidden], dim=1))
+    by_crossed, by_pooled = torch.autograd.grad(logits.sum(), [crossed, pooled])
+    torch.testing.assert_close(logits, model(features), rtol=1e-4, atol=1e-5)
+    centred = [part - part.mean(dim=0) for part in parts]
+    moving = [g * part for g, part in zip(by_crossed.split(widths, dim=1), centred, strict=True)]
+    found = {cross.features: cross.strength for cross in measure_crosses(model, dataset.valid)}
+    for number, (i, j) in enumerate(pairs):
+        ways = [(i, j), (j, i)] if i != j else [(i, i)]
+        moved = sum(products(a, b, moving, centred) for a, b in ways)
+        moved = moved + by_pooled[:, number] * sum(products(a, b, centred, centred) for a, b in ways)
+        assert found[names[i], names[j]] == pytest.approx(moved.square().mean().sqrt().item(), rel=1e-3, abs=1e-7)
 
 
 @pytest.mark.parametrize("structure", ["stacked", "parallel", "cross-only"])
@@ -100,7 +176,7 @@ class DoubleInput(torch.nn.Module):
         super().__init__()
         self.model, self.layout = model, model.layout
         self.cross_networks, self.cross_layers = model.cross_networks, model.cross_layers
-        self.in_units = model.in_units
+        self.in_units, self.pools = model.in_units, model.pools
 
     @property
     def members(self):

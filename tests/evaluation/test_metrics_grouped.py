@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from crossrank.errors import DataError
-from crossrank.evaluation.metrics import auc, grouped_auc, measure, mrr, ndcg
+from crossrank.evaluation.metrics import auc, badness, grouped_auc, measure, mrr, ndcg
 
 few = settings(max_examples=60, deadline=None)
 scored = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)), max_size=30)
@@ -84,6 +84,30 @@ def test_grouped_auc_weights_each_groups_auc_by_its_rows(drawn):
         known = [(mass, value) for mass, value in parts if not math.isnan(value)]
         expected = sum(m * v for m, v in known) / sum(m for m, _ in known) if known else math.nan
         assert_allclose(grouped_auc(labels, scores, groups, weights=given_weights), expected, rtol=1e-12)
+
+
+@few
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 3), st.integers(0, 2)), max_size=25))
+def test_grouped_auc_of_grades_is_the_share_of_pairs_in_the_right_order(drawn):
+    grades, scores, weights, groups = columns(drawn, 4)
+    total = mass = 0.0
+    for m in members(groups):
+        wins = pairs = 0.0
+        for i, j in itertools.product(m, repeat=2):
+            if grades[i] > grades[j]:
+                pairs += weights[i] * weights[j]
+                wins += weights[i] * weights[j] * ((scores[i] > scores[j]) + (scores[i] == scores[j]) / 2)
+        if pairs:
+            total, mass = total + weights[m].sum() * wins / pairs, mass + weights[m].sum()
+    expected = total / mass if mass else math.nan
+    assert_allclose(grouped_auc(grades, scores, groups, weights=weights), expected, rtol=1e-12)
+
+
+def test_what_is_measured_of_grades_is_their_order():
+    found = measure([0, 3, 1, 2], [0.1, 2.0, -1.0, 0.5], label_kind="grade", groups=[0, 0, 1, 1], k=3)
+    assert found == {"rows": 4, "grouped_auc": 1.0, "ndcg@3": 1.0, "mrr": 1.0}
+    assert badness(found, "ndcg@3") == 0.0 and badness({"logloss": 0.4}, "logloss") == 0.4
+    assert badness({"mrr": None}, "mrr") == math.inf
 
 
 def test_grouped_auc_of_one_group_is_the_auc():

@@ -39,6 +39,9 @@ def row(clicks):
         {"name": "cross-net", "cross": {"num_layers": 4}},
         {"name": "cross-net", "cross": {"layer": "low_rank", "rank": 4, "num_networks": 2}},
         {"name": "cross-net-mix", "cross": {"layer": "mixture", "activation": "tanh", "gate": "sigmoid"}},
+        {"name": "cross-net", "cross": {"source": "previous", "num_layers": 3}},
+        {"name": "cross-net", "cross": {"gate": "information", "inner": "tanh", "heads": 2}},
+        {"name": "cross-net", "cross": {"context": ["user", "hour"]}},
         {"name": "dcn", "structure": "cross-only"},
         {"name": "dcn-v2", "deep": {"sizes": []}},
     ],
@@ -158,6 +161,11 @@ def test_a_cross_of_three_is_shared_equally_by_its_pairs() -> None:
         {"deep": {"sizes": [6]}},
         {"structure": "parallel", "deep": {"sizes": [6]}, "cross": {"layer": "mixture", "rank": 2, "gate": "sigmoid"}},
         {"name": "cross-net-mix", "cross": {"layer": "mixture", "rank": 2, "activation": "relu"}},
+        {"name": "gdcn", "deep": {"sizes": [6]}},
+        {"name": "cross-net", "cross": {"source": "previous", "inner": "relu", "context": ["user", "hour"]}},
+        {"name": "ecn", "cross": {"num_layers": 2}},
+        {"name": "lcn", "cross": {"num_layers": 2}},
+        {"name": "qnn-alpha", "cross": {"num_layers": 2, "num_heads": 2}},
     ],
     ids=str,
 )
@@ -184,14 +192,40 @@ def logit_without(run, row, left: str, right: str) -> float:
         output = layer(x0, crossed)
         for one, two in {(left, right), (right, left)}:
             i, j = model.layout[one].slice, model.layout[two].slice
-            output[i] -= (x0 - mean)[i] * (weight[i, j] @ (crossed - average)[j])
+            by_itself = getattr(layer, "source", layer.label) in ("previous", "quadratic")
+            factor = crossed - average if by_itself else x0 - mean
+            output[i] -= factor[i] * (weight[i, j] @ (crossed - average)[j])
         crossed, true, average = output, layer(x0, true), layer(mean, average)
-    final = crossed
-    if model.structure == "stacked":
+    final, structure = crossed, getattr(model, "structure", "cross-only")
+    if structure == "stacked":
         final = model.deep(crossed)
-    elif model.structure == "parallel":
+    elif structure == "parallel":
         final = torch.cat([crossed, model.deep(x0)])
     return model.output(final).item()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("structure", ["stacked", "parallel"])
+def test_removal_takes_the_pooled_numbers_of_a_pair_too(dataset, row, structure) -> None:
+    run = trained(dataset.encoder, structure=structure, deep={"sizes": [6]}, cross={"num_layers": 1, "pooled": "first"})
+    found, model = explain_row(run, row), run.model
+    assert found.method == "removal"
+    pairs = {(pair["left"], pair["right"]): pair["contribution"] for pair in found.pairs}
+    x0 = model.embedding(run.encoder.encode_rows([row]).features())[0]
+    mean = average_row(model, run.encoder)
+    (layer,), (pool,), u = model.cross[0].layers, model.pooled, x0 - mean
+    for left, right in [("country", "language"), ("hour", "price"), ("device", "device")]:
+        crossed, pooled = layer(x0, x0), pool(layer.weight, x0[None], x0[None])[0]
+        names = [{model.layout.names[i], model.layout.names[j]} for i, j in pool.pairs]
+        for one, two in {(left, right), (right, left)}:
+            i, j = model.layout[one].slice, model.layout[two].slice
+            products = u[i] * (layer.weight[i, j] @ u[j])
+            crossed[i] -= products
+            pooled[names.index({left, right})] -= products.sum()
+        hidden = model.deep(torch.cat([crossed if structure == "stacked" else x0, pooled]))
+        removed = model.output(hidden if structure == "stacked" else torch.cat([crossed, hidden])).item()
+        got = pairs[left, right] if (left, right) in pairs else pairs[right, left]
+        assert got == pytest.approx(found.logit - removed, abs=1e-5)
 
 
 def test_features_alone_and_pairs_come_strongest_first_and_once(run, row) -> None:

@@ -64,7 +64,7 @@ def test_spectra_are_those_of_the_matrices(dataset) -> None:
 
 def test_the_energy_of_a_matrix_as_used_multiplies_the_mean_squares_of_both_factors(dataset) -> None:
     model = model_of(dataset)
-    x0, xl, gradient = trace(model, sample(dataset.valid))[layer := model.cross_networks()[0].layers[0]]
+    x0, xl, gradient, _ = trace(model, sample(dataset.valid))[layer := model.cross_networks()[0].layers[0]]
     expected = 0.0
     for a in range(len(layer.weight)):
         moved = (xl @ layer.weight[a]).detach().double()
@@ -82,7 +82,7 @@ def test_a_narrow_layer_has_no_more_singular_values_than_its_rank(dataset, cross
 def test_the_energy_of_a_used_matrix_is_what_it_does_to_the_logit(dataset) -> None:
     model = model_of(dataset)
     layer = model.cross_networks()[0].layers[0]
-    x0, xl, gradient = (part.double().numpy() for part in trace(model, sample(dataset.valid))[layer])
+    x0, xl, gradient = (part.double().numpy() for part in trace(model, sample(dataset.valid))[layer][:3])
     weight = layer.weight.detach().double().numpy()
     expected = (((gradient * x0) ** 2).mean(axis=0) * ((xl @ weight.T) ** 2).mean(axis=0)).sum()
     energy = sum(value**2 for value in measure_spectra(model, dataset.valid)[0].used)
@@ -92,7 +92,7 @@ def test_the_energy_of_a_used_matrix_is_what_it_does_to_the_logit(dataset) -> No
 def test_a_used_matrix_can_be_taken_back(dataset) -> None:
     model = model_of(dataset)
     layer = model.cross_networks()[0].layers[1]
-    seen = trace(model, sample(dataset.valid))[layer]
+    seen = trace(model, sample(dataset.valid))[layer][:3]
     weight = layer.matrix(seen[1]).detach()
     left, middle, right = usage(weight, *seen)
     torch.testing.assert_close((left @ middle @ right).float(), weight, rtol=1e-4, atol=1e-5)
@@ -118,7 +118,7 @@ def test_plain_factors_leave_the_energy_of_the_dropped_values() -> None:
 def test_no_matrix_of_that_rank_serves_the_data_better(dataset) -> None:
     model = model_of(dataset)
     layer = model.cross_networks()[0].layers[0]
-    x0, xl, gradient = trace(model, sample(dataset.valid))[layer]
+    x0, xl, gradient, _ = trace(model, sample(dataset.valid))[layer]
     weight = layer.weight.detach().double()
     effect = (gradient * x0).double().square().mean(dim=0)
     moment = xl.double().T @ xl.double() / len(xl)

@@ -33,6 +33,7 @@ MODELS = {
     "cross-only": {"structure": "cross-only", "cross": {"num_layers": 2}},
     "low rank": {"cross": {"layer": "low_rank", "rank": 3}},
     "mixture": {"name": "dcn-mix", "cross": {"rank": 2, "activation": "tanh"}},
+    "gated": {"name": "gdcn", "cross": {"heads": 2, "inner": "tanh"}},
     "two networks": {"cross": {"num_networks": 2}},
     "dnn": {"name": "dnn"},
     "dcn": {"name": "dcn"},

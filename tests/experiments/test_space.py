@@ -10,6 +10,8 @@ from crossrank.experiments.space import Choice, Range, Space, default_space
 from crossrank.training import Config
 
 MAIN_TABLE = ["pnn", "deepfm", "dlrm", "xdeepfm", "autoint-plus", "dcn", "dnn", "dcn-v2", "dcn-mix", "cross-net"]
+NEWER = ["final-mlp", "final-net", "mask-net", "fcn", "ecn", "lcn", "qnn-alpha", "edcn", "wukong"]
+WITHOUT_DEEP = ["cross-net", "fcn", "ecn", "lcn", "qnn-alpha", "edcn"]
 
 
 def test_lists_ranges_and_equal_layers_are_read_at_any_depth():
@@ -67,8 +69,8 @@ def test_a_space_that_means_nothing_is_refused(values, message):
 
 
 @pytest.mark.parametrize("like", ["criteo", "movielens"])
-@pytest.mark.parametrize("model", MAIN_TABLE)
-def test_every_model_of_the_main_table_has_a_space_of_settings_that_can_be_read(model, like):
+@pytest.mark.parametrize("model", [*MAIN_TABLE, *NEWER])
+def test_every_model_of_the_main_table_and_after_it_has_a_space_of_settings_that_can_be_read(model, like):
     space = default_space(model, like=like)
     for pick in (0, -1):
         values = {
@@ -78,7 +80,7 @@ def test_every_model_of_the_main_table_has_a_space_of_settings_that_can_be_read(
         config = Config.parse(space.config(values))
         assert config.model.name == model
         assert config.model.embedding.dim == {"criteo": CRITEO.embedding_dim, "movielens": 30}[like]
-    assert any(name.startswith("model.deep.") for name in space.search) == (model != "cross-net")
+    assert any(name.startswith("model.deep.") for name in space.search) == (model not in WITHOUT_DEEP)
 
 
 def test_an_unknown_model_has_no_space():

@@ -57,6 +57,17 @@ def test_every_command_knows_crosses(folder, words, monkeypatch) -> None:
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.parametrize("words", [[], ["--spectrum"]])
+def test_layers_of_several_networks_are_told_apart(folder, words) -> None:
+    into = str(folder / "fcn")
+    train = ["train", str(folder / "table.csv"), "--schema", str(folder / "schema.json"), "--into", into, "--overwrite"]
+    for setting in ("model.name=fcn", "model.embedding.dim=4", "training.max_steps=5"):
+        train += ["--set", setting]
+    assert CliRunner().invoke(app, train).exit_code == 0
+    shown = CliRunner().invoke(app, ["explain", into, "--top", "100", *words]).output
+    assert all(f"{network}.1 " in shown for network in (1, 2))
+
+
 def test_a_row_is_explained_with_the_values_of_its_cell(folder) -> None:
     found = explain_row(cr.Run.open(folder / "run"), {"user": "u1", "item": "i2", "age": 30})
     values = {one["feature"]: one["value"] for one in found.alone}

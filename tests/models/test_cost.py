@@ -30,6 +30,7 @@ def dense(*sizes):
     return sum(a * b + b for a, b in pairs), sum(a * b for a, b in pairs)
 
 
+S = F * E // 2 + M  # elements of first views
 DEEP = {"deep": {"sizes": [8, 6]}}
 H = 6
 FORMULAS = {  # settings: embedding, interaction, deep, output; each (parameters, multiply-adds)
@@ -57,12 +58,81 @@ FORMULAS = {  # settings: embedding, interaction, deep, output; each (parameters
         dense(D, 8, H),
         (D + H + 1, D + H),
     ),
+    "gated crosses": (
+        {"name": "gdcn", "structure": "parallel", "cross": {"num_layers": 2, "heads": 3}, **DEEP},
+        (TABLE, 0),
+        (2 * (2 * 3 * D * D + 3 * D), 2 * (2 * 3 * D * D + 3 * D + D)),  # … the gate's product, then x0's
+        dense(D, 8, H),
+        (D + H + 1, D + H),
+    ),
+    "pooled pairs": (
+        {"structure": "parallel", "cross": {"num_layers": 1, "pooled": "first"}, **DEEP},
+        (TABLE, 0),
+        (D * D + D, D * D + D + D * D + N * D),  # … the products of each feature, then x0's with each
+        dense(D + N * (N + 1) // 2, 8, H),
+        (D + H + 1, D + H),
+    ),
     "dcn": (
         {"name": "dcn", "cross": {"num_layers": 3}, **DEEP},
         (TABLE, 0),
         (3 * 2 * D, 3 * 2 * D),
         dense(D, 8, H),
         (D + H + 1, D + H),
+    ),
+    "final-mlp": (
+        {"name": "final-mlp", "second": {"sizes": [4]}, "num_heads": 2, **DEEP},
+        (TABLE, 0),
+        (2 * D + H * 4 // 2, 2 * D + H * 4 // 2 + 4),  # two gates, the same for all rows, and the fusion
+        tuple(map(sum, zip(dense(D, 8, H), dense(D, 4), strict=True))),
+        (H + 4 + 1, H + 4),
+    ),
+    "final-net": (
+        {"name": "final-net", **DEEP},
+        (TABLE, 0),
+        (0, 0),
+        (2 * (dense(D, 16)[0] + dense(8, 2 * H)[0] + 2 * 8 + 2 * H), 2 * (D * 16 + 8 + 8 * 2 * H + H)),
+        (2 * H + 1, 2 * H),
+    ),
+    "mask-net": (
+        {"name": "mask-net", "structure": "serial", "mask": {"sizes": [6, 5], "ratio": 2.0}},
+        (TABLE, 0),
+        (
+            2 * D + dense(D, 2 * D, D)[0] + D * 6 + 2 * 6 + dense(D, 12, 6)[0] + 6 * 5 + 2 * 5,
+            dense(D, 2 * D, D)[1] + D + D * 6 + dense(D, 12, 6)[1] + 6 + 6 * 5,
+        ),
+        (0, 0),
+        (5 + 1, 5),
+    ),
+    "fcn": (
+        {"name": "fcn", "exponential": {"num_layers": 2}, "linear": {"num_layers": 1}},
+        (TABLE, 0),
+        (3 * (D * S + D + 2 * S), 3 * (D * S + S + D)),
+        (0, 0),
+        (2 * D + 1, 2 * D),
+    ),
+    "qnn-alpha": (
+        {"name": "qnn-alpha", "cross": {"num_layers": 2, "num_heads": 3}},
+        (TABLE, 0),
+        (2 * (3 * D * D + 2 * 3 * D), 2 * (3 * D * D + D)),
+        (0, 0),
+        (D + 1, D),
+    ),
+    "edcn": (
+        {"name": "edcn", "num_layers": 2},
+        (TABLE + VECTORS, VECTORS),
+        (2 * (2 * N * E + 2 * (N + 2 * N * E)), 2 * 5 * N * E),  # cross, gates; cross, gates, bridge
+        tuple(2 * count for count in dense(N * E, N * E)),
+        (3 * N * E + 1, 3 * N * E),
+    ),
+    "wukong": (
+        {"name": "wukong", "stack": {"num_layers": 1, "num_fm": 3, "num_linear": 4, "rank": 2, "sizes": [6]}, **DEEP},
+        (TABLE + VECTORS, VECTORS),
+        (
+            2 * N + 2 * 2 * N + dense(2 * N, 6, 3 * E)[0] + 4 * N + 7 * N + 2 * E,
+            2 * 2 * N * E + dense(2 * N, 6, 3 * E)[1] + (4 + 7) * N * E,
+        ),
+        dense(7 * E, 8, H),
+        (H + 1, H),
     ),
     "fm": ({"name": "fm"}, (TABLE + LINEAR + VECTORS, M + VECTORS), (0, (N + 1) * E + 1), (0, 0), (1, 0)),
     "ipnn": (

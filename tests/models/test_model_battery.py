@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from crossrank.config import parse, to_dict
 from crossrank.errors import ConfigError
@@ -22,13 +23,17 @@ FEATURES = [
     Feature("age", "numeric"),
     Feature("price", "numeric"),
 ]
+PATHS = ("deepfm", "xdeepfm", "wide-deep", "autoint-plus", "afn-plus", "final-net", "fcn")  # beside parallel structures
+STACKED = {"mask-net": "serial"}  # what it calls so; its parallel blocks meet below the deep network
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
-def build(name, features=FEATURES, **embedding):
+def build(name, features=FEATURES, *, structure=None, **embedding):
     """The model with its defaults, but narrow."""
     torch.manual_seed(0)
     values = {"name": name, "embedding": {"dim": 4, **embedding}}
+    if structure:
+        values["structure"] = structure
     if any(field.name == "deep" for field in dataclasses.fields(MODELS[name].settings)):
         values["deep"] = {"sizes": [32, 32]}
     return build_model(parse_model_settings(values), features)
@@ -81,6 +86,22 @@ def test_every_parameter_learns_and_random_labels_are_learnt_by_heart(name):
         assert step or not idle
         optimizer.step()
     pytest.fail(f"the loss is still {loss.item():.3f}")
+
+
+@every_model
+def test_the_mean_of_the_paths_logits_is_the_logit(name):
+    structures = [{}]
+    if "structure" in {field.name for field in dataclasses.fields(MODELS[name].settings)}:
+        structures = [{"structure": structure} for structure in (STACKED.get(name, "stacked"), "parallel")]
+    for structure in structures:
+        model = build(name, **structure).double().eval()
+        nn.init.normal_(model.output.bias) if hasattr(model, "output") else None
+        heads = model.heads(rows(7))
+        assert heads.shape[0] == 7 and heads.dim() == 2
+        several = name in PATHS or (structure == {"structure": "parallel"} and name not in STACKED)
+        assert heads.shape[1] > 1 or not several
+        if heads.shape[1] > 1:
+            torch.testing.assert_close(heads.mean(dim=1), model(rows(7)), rtol=1e-10, atol=1e-10)
 
 
 @every_model

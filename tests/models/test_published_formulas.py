@@ -15,9 +15,16 @@ from references.dcn import dcn
 from references.dcn_v2 import dcn_v2
 from references.deep_crossing import deep_crossing
 from references.dlrm import dlrm
+from references.edcn import edcn
+from references.fcn import fcn, qnn_alpha
+from references.final_mlp import final_mlp
+from references.final_net import final_net
 from references.fm import deepfm, fm
+from references.gdcn import gdcn
+from references.mask_net import mask_net
 from references.nfm import nfm
 from references.pnn import pnn
+from references.wukong import wukong
 
 DEEP, NO_DEEP = {"deep": {"sizes": [5, 3]}}, {"deep": {"sizes": []}}
 HEADS = {"num_heads": 2, "head_dim": 3}
@@ -31,6 +38,10 @@ CASES = [
         )
         for structure in STRUCTURES
         for count in (1, 2)
+    ],
+    *[
+        (gdcn, {"name": "gdcn", "structure": structure, "cross": {"num_layers": 3}, **DEEP}, {"structure": structure})
+        for structure in STRUCTURES
     ],
     *[
         (dcn, {"name": "dcn", "structure": structure, "cross": {"num_layers": 3}, **DEEP}, {"structure": structure})
@@ -62,6 +73,47 @@ CASES = [
         )
         for orders, deep in [(1, DEEP), (3, DEEP), (2, NO_DEEP)]
     ],
+    (final_mlp, {"name": "final-mlp", **DEEP, "second": {"sizes": [4]}}, {}),
+    (final_mlp, {"name": "final-mlp", **DEEP, "second": {"sizes": [6]}, "num_heads": 3}, {"num_heads": 3}),
+    (
+        final_mlp,
+        {"name": "final-mlp", **DEEP, "second": {"sizes": [4]}, "first_context": ["c0"], "gate_sizes": [4]},
+        {"context": True},
+    ),
+    (final_net, {"name": "final-net", **DEEP}, {}),
+    (final_net, {"name": "final-net", "num_blocks": 3, **NO_DEEP}, {"num_blocks": 3}),
+    *[
+        (
+            mask_net,
+            {"name": "mask-net", "structure": structure, "mask": {"sizes": [4, 3], "ratio": ratio}, **DEEP},
+            {"structure": structure, "num_blocks": 2},
+        )
+        for structure, ratio in [("serial", 1.0), ("parallel", 1.5)]
+    ],
+    *[
+        (
+            edcn,
+            {"name": "edcn", "num_layers": layers, "layer": layer, "temperature": temperature},
+            {"num_layers": layers, "full": layer == "full", "temperature": temperature},
+        )
+        for layers, layer, temperature in [(1, "vector", 1.0), (3, "vector", 0.5), (2, "full", 2.0)]
+    ],
+    *[
+        (
+            wukong,
+            {"name": "wukong", "stack": {"num_layers": layers, "num_fm": 2, "num_linear": 1, **options}, **DEEP},
+            {"num_layers": layers},
+        )
+        for layers, options in [(1, {"rank": 2, "sizes": []}), (2, {"rank": 3, "sizes": [4]})]
+    ],
+    (
+        fcn,
+        {"name": "fcn", "exponential": {"num_layers": 2}, "linear": {"num_layers": 3}},
+        {"parts": [("exponential", True), ("linear_cross", False)]},
+    ),
+    (fcn, {"name": "ecn", "cross": {"num_layers": 3}}, {"parts": [("cross", True)]}),
+    (fcn, {"name": "lcn", "cross": {"num_layers": 3}}, {"parts": [("cross", False)]}),
+    (qnn_alpha, {"name": "qnn-alpha", "cross": {"num_layers": 3, "num_heads": 2}}, {"num_heads": 2}),
     (fm, {"name": "fm"}, {}),
     (deepfm, {"name": "deepfm", **DEEP}, {}),
     *[
@@ -118,6 +170,8 @@ def test_gradients_are_right(reference, config, options):
     torch.manual_seed(0)
     # ReLU has a corner, where a numerical gradient is none.
     smooth = {**config, **({"deep": {**config["deep"], "activation": "tanh"}} if "deep" in config else {})}
+    if "second" in config:
+        smooth["second"] = {**config["second"], "activation": "tanh"}
     if "cin" in config:
         smooth["cin"] = {**config["cin"], "activation": "tanh"}
     features = make_features(2, 1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from crossrank.errors import RunError, SchemaError
 from crossrank.runs import Run
+from crossrank.runs.run import RECORDS
 
 
 @pytest.fixture
@@ -83,13 +85,51 @@ def test_a_later_format_is_refused_before_anything_else_is_read(copy) -> None:
         Run.open(copy)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "encoder/encoder.json"])
-def test_damage_is_noticed(copy, name) -> None:
+FILES = ["config.json", "schema.json", "encoder/encoder.json", "encoder/vocabulary.safetensors", "model.safetensors"]
+
+
+@pytest.mark.parametrize("name", [*FILES, *RECORDS])
+def test_damage_is_noticed_in_every_file(copy, name) -> None:
     content = bytearray((copy / name).read_bytes())
     content[len(content) // 2] ^= 1
     (copy / name).write_bytes(content)
     with pytest.raises(RunError, match=f"damaged: {name}"):
         Run.open(copy)
+
+
+def test_an_edited_run_json_is_refused(copy) -> None:
+    text = (copy / "run.json").read_text()
+    (copy / "run.json").write_text(text.replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(RunError, match=r"damaged: run\.json"):
+        Run.open(copy)
+
+
+def test_a_run_without_these_checksums_opens_as_it_did(copy, run, clicks) -> None:
+    info = json.loads((copy / "run.json").read_text())
+    del info["checksum"], info["records"]
+    (copy / "run.json").write_text(json.dumps(info))
+    old = Run.open(copy)
+    assert (old.report, old.curves, old.fingerprint) == (run.report, run.curves, run.fingerprint)
+    np.testing.assert_array_equal(old.predict(clicks.head(5)), run.predict(clicks.head(5)))
+
+
+def test_a_folder_that_is_replaced_while_it_is_open_is_not_mixed_with_its_successor(copy, run, tmp_path) -> None:
+    opened = Run.open(copy)
+    assert opened.config
+    copy.rename(tmp_path / "before")
+    shutil.copytree(run.path, copy, copy_function=shutil.copy)
+    with pytest.raises(RunError, match=r"must be the one that was opened; encoder/\S+ was replaced since"):
+        _ = opened.encoder
+
+
+def test_others_may_read_what_the_umask_lets_them(run) -> None:
+    assert {path.stat().st_mode & 0o777 for path in run.path.rglob("*") if path.is_file()} == {0o666 & ~umask()}
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def test_a_missing_file_is_named(copy) -> None:

@@ -35,11 +35,15 @@ CASES = {
     "several widths": {"embedding": {"dim": "rule"}},
     "classes": {"label": CLASSES},
     "a number": {"label": Label(name="y", kind="real")},
+    "separable": {"cross": {"context": ["user", "age", "price"]}},
+    "switches": {"cross": {"source": "previous", "inner": "relu", "heads": 2, "gate": "information"}},
+    "pooled": {"cross": {"pooled": "each", "context": ["user"]}},
     "ids alone": {"columns": [Categorical(name="user")]},
     "numbers alone": {"columns": [Numeric(name="age", encoding="scalar")]},
     "a linear term without numbers": {"name": "fm", "columns": [Categorical(name="user"), Categorical(name="tags")]},
 }
-TOLERANCE = {"afn": 3e-6}  # exponentials of sums of logarithms: torch itself is as far from float64
+# Exponentials of sums of logarithms, norms that divide by small deviations: torch itself is as far from float64.
+TOLERANCE = dict.fromkeys(("afn", "edcn", "wukong", "qnn-alpha"), 3e-6)
 QUICK = ("dcn-v2", "wide-deep")
 
 

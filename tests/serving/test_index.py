@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from untrained import ITEM, Untrained
 
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, RunError
 from crossrank.serving.ranker import Ranker
 
 LAYERS = [{"num_layers": 1}, {"num_layers": 2}, {"num_layers": 2, "layer": "low_rank", "rank": 2}]
@@ -48,6 +48,28 @@ def test_an_approximate_index_finds_the_share_of_the_best_that_it_says(dataset, 
     assert found / (10 * len(contexts)) == pytest.approx(index.recall)
     everything = ranker.index("faiss", contexts=contexts, recall=1.0)
     assert everything.recall == pytest.approx(1, abs=0.01)
+
+
+def test_a_saved_index_finds_the_same_and_knows_its_recall(dataset, items, contexts, tmp_path) -> None:
+    pytest.importorskip("faiss")
+    run = Untrained(dataset.encoder, structure="cross-only", double=False)
+    ranker = Ranker(run).load(items, id="sku")
+    made = ranker.index("faiss", contexts=contexts, k=10, recall=0.8)
+    made.save(tmp_path / "index")
+    opened = Ranker(run).load(items, id="sku").open_index(tmp_path / "index")
+    assert (opened.recall, opened.k) == (made.recall, 10)
+    assert (opened.num_probes, opened.num_cells) == (made.num_probes, made.num_cells)
+    for context in contexts:
+        assert opened.search(context, k=10).ids == made.search(context, k=10).ids
+    with pytest.raises(ConfigError, match=r"must be of the ranker's model and items; it is of others"):
+        Ranker(run).load(items.reverse(), id="sku").open_index(tmp_path / "index")
+    with (tmp_path / "index" / "index.faiss").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(RunError, match="is damaged"):
+        ranker.open_index(tmp_path / "index")
+    with pytest.raises(ConfigError, match="nothing to save"):
+        ranker.index("exact").save(tmp_path / "exact")
+    assert not (tmp_path / "exact").exists()
 
 
 def test_other_models_have_no_index_and_say_what_to_do(dataset, items, contexts) -> None:

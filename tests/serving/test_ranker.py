@@ -13,13 +13,14 @@ from untrained import ITEM, Untrained
 
 import crossrank as cr
 from crossrank.data import Encoder
+from crossrank.data.generators.demo import schema as demo_schema
 from crossrank.data.prepare import prepare
 from crossrank.errors import ConfigError, DataError, SchemaError
 from crossrank.models import MODELS
 from crossrank.schema import Cross, Date, Schema
 from crossrank.serving.ranker import Ranker
 
-SPLIT = {"dcn-v2", "dcn-mix", "cross-net", "cross-net-mix", "dnn"}
+SPLIT = {"dcn-v2", "lcn", "dcn-mix", "gdcn", "cross-net", "cross-net-mix", "dnn", "fm", "deepfm", "nfm", "pnn"}
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,24 @@ def test_every_model_ranks_by_its_own_scores_in_its_own_order(dataset, items, co
     np.testing.assert_allclose(found.scores, 1 / (1 + np.exp(-found.logits)), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("cross", "how"),
+    [
+        ({"inner": "relu", "heads": 2, "gate": "information"}, "split"),
+        ({"source": "previous", "inner": "relu"}, "plain"),
+        ({"context": ["user", "hour"]}, "split"),
+        ({"pooled": "first"}, "plain"),
+    ],
+    ids=str,
+)
+def test_every_switch_of_the_cross_layers_ranks_by_the_model_s_scores(dataset, items, context, cross, how) -> None:
+    run = Untrained(dataset.encoder, structure="parallel", cross={"num_layers": 3, **cross})
+    ranker = Ranker(run).load(items, id="item")
+    assert ranker.how.startswith(how)
+    found = ranker.rank(context, k=len(items))
+    np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])
 def test_scores_in_float32_are_those_of_predict(dataset, items, context, structure) -> None:
     run = Untrained(dataset.encoder, structure=structure, double=False)
@@ -68,6 +87,39 @@ def test_scores_in_float32_are_those_of_predict(dataset, items, context, structu
     half = Ranker(run).load(items, id="item", precision="bfloat16")
     assert half.bytes_per_item * 2 == Ranker(run).load(items, id="item").bytes_per_item
     np.testing.assert_allclose(half.rank(context, k=300).scores.mean(), predicted.mean(), atol=0.02)
+
+
+PAIRS = [
+    {"name": "fm"},
+    {"name": "deepfm"},
+    {"name": "nfm"},
+    *({"name": "pnn", "product": product} for product in ("inner", "both")),
+    *({"name": "pnn", "kernel": kernel} for kernel in ("matrix", "vector", "number")),
+    {"name": "pnn", "deep": {"sizes": []}},
+]
+
+
+@pytest.mark.parametrize("settings", PAIRS, ids=lambda settings: "-".join(map(str, settings.values())))
+def test_products_of_fields_are_taken_apart_in_float32(dataset, items, context, settings) -> None:
+    run = Untrained(dataset.encoder, **settings, double=False)
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.normal_(std=0.3)
+    ranker = Ranker(run).load(items, id="item")
+    assert ranker.how == "split"
+    found = ranker.rank(context, k=len(items))
+    np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_dlrm_is_taken_apart_where_it_has_no_network_over_numbers(clicks, items, context, numbers) -> None:
+    schema = [one for one in demo_schema().in_table if numbers or one.name not in ("price", "age_days")]
+    encoder = Encoder.fit(clicks, Schema(schema, demo_schema().label))
+    run = Untrained(encoder, name="dlrm")
+    ranker = Ranker(run).load(items, id="item")
+    assert (ranker.how == "split") is not numbers
+    found = ranker.rank(context, k=len(items))
+    np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], rtol=1e-6, atol=1e-6)
 
 
 def test_an_ensemble_ranks_by_the_mean_of_its_members(dataset, items, context) -> None:
@@ -251,3 +303,28 @@ def test_mistakes_are_told_with_a_way_out(dataset, items, context) -> None:
     ]:
         with pytest.raises(kind, match=message):
             call()
+
+
+@pytest.mark.parametrize("ids", [[7, 3, 2_000, 0], [1, 10**12, 5, 2**70], [-4, 2, 3, 4], ["7", "3", "b", "a"]])
+def test_ids_of_any_kind_are_found_where_they_stand(dataset, items, context, ids) -> None:
+    few = items.head(4).drop("item").to_dicts()
+    run = Untrained(dataset.encoder.with_crosses([]))
+    ranker = Ranker(run, item=ITEM[1:]).load([{**row, "id": id_} for row, id_ in zip(few, ids, strict=True)], id="id")
+    context = {**context, "item": "i1"}
+    assert ranker.loaded.places(ids[::-1]).tolist() == [3, 2, 1, 0]
+    assert sorted(map(str, ranker.rank(context, ids[1:3]).ids)) == sorted(map(str, ids[1:3]))
+    for unknown in (999, 1 - 10**9, 2**80, "9", 0.5, None, [1]):
+        with pytest.raises(DataError, match="must be an item of the catalogue"):
+            ranker.rank(context, [*ids, unknown])
+
+
+@pytest.mark.parametrize("structure", ["parallel", "stacked"])
+def test_a_deep_network_in_bfloat16_moves_scores_a_little(dataset, items, context, structure) -> None:
+    run = Untrained(dataset.encoder, structure=structure, double=False, deep={"sizes": [32, 16]})
+    half = Ranker(run, deep_precision="bfloat16").load(items, id="item")
+    assert half.how == "split"
+    found, plain = half.rank(context, k=len(items)), run.predict(full_rows(context, items))
+    assert not np.array_equal(found.scores, plain[found.positions])
+    np.testing.assert_allclose(found.scores, plain[found.positions], atol=0.005)
+    with pytest.raises(ConfigError, match="deep_precision must be one of"):
+        Ranker(run, deep_precision="int4")

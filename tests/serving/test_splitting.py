@@ -8,7 +8,9 @@ import torch
 from crossrank.models import build_model, parse_model_settings
 from crossrank.nn import CrossLayer, CrossNetwork
 from crossrank.schema import Feature
+from crossrank.serving.deep_terms import Deep
 from crossrank.serving.polynomial import Sides
+from crossrank.serving.separable import Separable, SeparableStacked
 from crossrank.serving.splitting import Split, can_split
 
 WIDTHS = {"user": 5, "item": 3, "hour": 2, "tags": 3}
@@ -23,7 +25,14 @@ MIXTURES = [
     for gate in ("softmax", "sigmoid", "constant")
     for activation in ({}, {"activation": "tanh"}, {"activation": "relu"})
 ]
-LAYERS = [{"layer": "full"}, {"layer": "low_rank", "rank": 2}, {"layer": "low_rank", "rank": 12}, *MIXTURES]
+SEPARABLE = {"context": ["user", "hour", "age"]}
+SWITCHES = [
+    {"inner": "relu"},
+    {"gate": "information"},
+    {"inner": "tanh", "heads": 2, "gate": "information", **SEPARABLE},
+]
+LOW_RANK = [{"layer": "low_rank", "rank": rank} for rank in (2, 12)]
+LAYERS = [{"layer": "full"}, SEPARABLE, *SWITCHES, *LOW_RANK, *MIXTURES]
 DEEP = {"deep": {"sizes": [6, 4]}}
 
 
@@ -54,7 +63,7 @@ def assert_split(model, num_items: int) -> Split:
     expected = model.logits(x0)
     torch.testing.assert_close(split.logits(split.request(c), split.item(v)), expected, rtol=1e-11, atol=1e-11)
     if split.inner_products:
-        parts = split.item(v).split(split.widths, dim=1)[1:]
+        parts = split.item(v).split(split.widths, dim=1)[1:-1]
         products = sum(
             term.psi(v, known) @ term.phi(c) + term.request(c).constant
             for term, known in zip(split.inner_products, parts, strict=True)
@@ -69,6 +78,26 @@ def assert_split(model, num_items: int) -> Split:
 @pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])
 def test_a_logit_taken_apart_is_the_model_s(structure, layer, num_layers, num_items) -> None:
     assert_split(build(structure=structure, cross={**layer, "num_layers": num_layers}, **DEEP), num_items)
+
+
+@pytest.mark.parametrize("num_networks", [1, 2])
+@pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])
+def test_separable_layers_are_taken_apart_at_every_depth(structure, num_networks) -> None:
+    cross = {**SEPARABLE, "num_layers": 3, "num_networks": num_networks}
+    split = assert_split(build(structure=structure, cross=cross, **DEEP), 40)
+    kinds = [type(term) for term in split.terms]
+    several = [Separable] * num_networks
+    assert kinds == {"cross-only": several, "parallel": [*several, Deep], "stacked": [SeparableStacked]}[structure]
+    assert split.widths[1] == {"cross-only": 2, "parallel": 2, "stacked": num_networks}[structure] * split.widths[0]
+    cross["context"] = ["user"]  # of a model that lets the rest of the context see the item
+    split = assert_split(build(structure=structure, cross=cross, **DEEP), 40)
+    assert not {Separable, SeparableStacked} & {type(term) for term in split.terms}
+
+
+def test_two_separable_layers_need_no_matrix_for_each_request() -> None:
+    split = assert_split(build(name="cross-net", cross={**SEPARABLE, "num_layers": 2}), 40)
+    (term,) = split.inner_products
+    assert term.phi(torch.randn(len(split.sides.context)).double()).shape == (sum(split.widths),)
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
@@ -87,6 +116,11 @@ def test_layers_without_bias_or_residual_are_taken_apart_too(structure, layer, o
 @pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])
 def test_several_networks_are_summed_or_stand_side_by_side(structure) -> None:
     assert_split(build(structure=structure, cross={"num_networks": 2}, **DEEP), 40)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_masked_crosses_of_x0_are_taken_apart_too(num_layers) -> None:
+    assert_split(build(name="lcn", cross={"num_layers": num_layers}), 40)
 
 
 @pytest.mark.parametrize("sizes", [[], [5], [6, 4]], ids=str)
@@ -108,6 +142,11 @@ def test_only_networks_of_up_to_two_affine_layers_are_inner_products() -> None:
         assert bool(split.inner_products) is expected
     assert not assert_split(build(structure="parallel", **DEEP), 3).inner_products
     assert not assert_split(build(structure="cross-only", cross=MIXTURES[0]), 3).inner_products
+
+
+def test_a_layer_whose_source_is_the_previous_x_is_not_taken_apart() -> None:
+    assert can_split(build(cross={"gate": "information"}, **DEEP).terms())
+    assert not can_split(build(cross={"gate": "information", "source": "previous"}, **DEEP).terms())
 
 
 class Doubled(CrossLayer):

@@ -45,6 +45,21 @@ def test_rows_that_are_compared_by_pairs_are_learned_as_before() -> None:
     assert filled(ranking, rows=10_000) == Config.parse(ranking)
 
 
+@pytest.mark.parametrize("rows", [1000, 40_000])
+def test_grades_are_learned_with_noise_however_few_they_are(rows) -> None:
+    config = filled({"training": {"loss": "lambdarank"}}, rows=rows, kind="grade")
+    steps = -(-rows // 256)
+    assert (config.training.batch_size, config.training.learning_rate) == (256, 0.001)
+    assert config.training.eval_every == max(20, steps // 4)
+    assert (config.model.structure, config.model.embedding.dropout, config.model.deep.dropout) == ("parallel", 0.2, 0.4)
+    assert filled({}, rows=500_000, kind="grade") == Config.parse({})
+
+
+@pytest.mark.parametrize("loss", ["lambdarank", "listwise"])
+def test_a_binary_label_whose_order_is_learned_has_the_papers_values(loss) -> None:
+    assert filled({"training": {"loss": loss}}, rows=10_000) == Config.parse({"training": {"loss": loss}})
+
+
 def test_fewer_rows_are_learned_with_noise_and_looked_at_more_often() -> None:
     config = filled({}, rows=40_000)
     training, model = config.training, config.model

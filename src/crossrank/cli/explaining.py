@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 from crossrank.cli.app import Encoding, Json, Overwrite, Separator, app, new_path, number, out, runs_from, say, table_of
 from crossrank.errors import ConfigError
-from crossrank.results import Cross
+from crossrank.results import Cross, Spectrum
 from crossrank.shapes import checked
 
 if TYPE_CHECKING:
@@ -159,7 +159,8 @@ def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves
 
     opened = Run.open(run)
     crosses = strongest(opened, top=top, layer=layer, directed=directed, selves=selves)
-    rows = [(_name(one, directed), str(one.layer), f"{one.strength:.4f}", f"{one.norm:.3f}") for one in crosses]
+    place = _places(crosses)
+    rows = [(_name(one, directed), place(one), f"{one.strength:.4f}", f"{one.norm:.3f}") for one in crosses]
     title = f"strength: how far the cross moves the {_answer(opened)}; norm: of its block of W"
     values, note = [one.to_dict() for one in crosses], "\n".join(opened.unexplained)
     absent = "" if note else Found.absent
@@ -167,7 +168,7 @@ def _strongest(run: Path, *, top: int, layer: int | None, directed: bool, selves
 
 
 def _answer(run: Run) -> str:
-    return "logit" if run.schema.label.kind == "binary" else "prediction"
+    return {"binary": "logit", "grade": "score"}.get(run.schema.label.kind, "prediction")
 
 
 def _features(run: Path, *, top: int) -> Found:
@@ -176,7 +177,7 @@ def _features(run: Path, *, top: int) -> Found:
     opened = Run.open(run)
     features = opened.importance[:top]
     rows = [(one["feature"], f"{one['importance']:.5f}", f"{one['deviation']:.5f}") for one in features]
-    metric = "RMSE" if opened.schema.label.kind == "real" else "log loss"
+    metric = {"real": "RMSE", "grade": "loss 1 - NDCG@10"}.get(opened.schema.label.kind, "log loss")
     title = f"importance: how much the {metric} rises when a feature is shuffled"
     absent = "this run was trained before importance was kept: train it again"
     return Found(features, title, ("feature", "importance", "deviation"), rows, absent=absent)
@@ -229,8 +230,9 @@ def _spectrum(run: Path) -> Found:
     opened = Run.open(run)
     spectra = opened.spectrum
     tolerances = (0.5, 0.1, 0.01)
+    place = _places(spectra)
     rows = [
-        (f"{one.layer} {name}", *(str(numerical_rank(values, tolerance)) for tolerance in tolerances))
+        (f"{place(one)} {name}", *(str(numerical_rank(values, tolerance)) for tolerance in tolerances))
         for one in spectra
         for name, values in (("initial", one.initial), ("learned", one.values), ("as used", one.used))
         if values
@@ -239,6 +241,12 @@ def _spectrum(run: Path) -> Found:
     columns = ("layer", *(f"R at T = {tolerance}" for tolerance in tolerances))
     title = "numerical rank: singular values of at least T times the largest"
     return Found([one.to_dict() for one in spectra], title, columns, rows, advice.text if advice else "")
+
+
+def _places(found: Sequence[Cross] | Sequence[Spectrum]) -> Callable[[Cross | Spectrum], str]:
+    """How a layer is called: by its number, and where there are several networks, by the network's in front."""
+    several = len({one.network for one in found}) > 1
+    return lambda one: f"{one.network}.{one.layer}" if several else str(one.layer)
 
 
 def _name(cross: Cross, directed: bool) -> str:

@@ -61,6 +61,7 @@ def schema(
 def _draft(table: Table, label: str | None, into: Path | None, *, overwrite: bool, as_json: bool) -> None:
     from crossrank.data.drafting import draft_table
     from crossrank.files import write_text, writing
+    from crossrank.folders import locked
     from crossrank.schema.draft import reason
     from crossrank.schema.infer import read_columns
 
@@ -78,7 +79,7 @@ def _draft(table: Table, label: str | None, into: Path | None, *, overwrite: boo
     for note in draft.notes:
         say(f"note: {note}")
     if into is not None:
-        with writing(into, DataError):
+        with writing(into, DataError), locked(into, DataError):
             write_text(into, f"{written}\n")
 
 

@@ -70,8 +70,12 @@ def predict(
     table: Annotated[Path, typer.Argument(help="Raw rows (csv, tsv, parquet); the label is not needed.")],
     into: Annotated[Path, new_path("The table to write: csv, tsv or parquet, by its suffix.")],
     column: Annotated[
-        str | None, typer.Option(help="The new column's name; left out, probability, or prediction of a number.")
+        str | None,
+        typer.Option(help="The new column's name; left out, probability, prediction of a number, score of a grade."),
     ] = None,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Of a loss of the order: the mean label of rows of such a score.")
+    ] = False,
     separator: Separator = None,
     encoding: Encoding = None,
     on_error: OnBadLine = "raise",
@@ -86,7 +90,7 @@ def predict(
     from crossrank.serving.tables import predict_table
 
     opened, rows = Run.open(run), open_table(table, separator=separator, encoding=encoding, on_error=on_error)
-    count = predict_table(opened, rows, into, column=column, overwrite=overwrite)
+    count = predict_table(opened, rows, into, column=column, calibrated=calibrated, overwrite=overwrite)
     say_skipped(rows)
     say(f"{count:,} rows: {into}")
 

@@ -28,6 +28,7 @@ from crossrank.cli.app import (
 )
 from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
 from crossrank.cli.scoring import refuse, say_skipped, show_metrics
+from crossrank.cli.workers import let_the_first_talk, train_with_workers
 from crossrank.errors import listing
 
 Tracked = Literal["tensorboard", "mlflow"]
@@ -144,6 +145,9 @@ def train(
         float | None, typer.Option(help="Look this many minutes for settings on the validation rows first.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Train one model in this many processes, with TorchRec.", min=1)
+    ] = None,
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
     overwrite: Overwrite = False,
@@ -159,6 +163,12 @@ def train(
     sets = [*(sets or []), *([f"model.ensemble={ensemble}"] if ensemble else [])]
     settings = override(load_toml(config) if config else {}, sets)
     split = Config.parse(settings).split  # before anything is read
+    if workers is not None or Config.parse(settings).training.distributed:
+        refuse("--workers or training.distributed", seeds=seeds > 1 or None, tune=tune, profile=profile or None)
+        if workers is not None:
+            train_with_workers(workers, into=into, how=lambda: _how_to_resume(into))
+            return
+        let_the_first_talk()
     divided = {"train": train_rows, "valid": valid_rows, "test": test_rows}
     meaning, opened = None, open_rows(data, divided, separator=separator, encoding=encoding)
     if isinstance(opened, EncodedDataset):
@@ -186,7 +196,10 @@ def train(
         clock = StepClock() if profile else None
         with interruptible(lambda: _how_to_resume(into)):
             run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
+        if out.quiet:
+            return
         _say_filled_in(settings, run.config)
+        _say_memory(run.report.get("memory", []))
         if meaning is not None:
             _say_encodings(meaning, run.schema)
         if clock:
@@ -211,6 +224,15 @@ def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
     chosen = [f"{key}={value}" for key, value in flatten(config).items() if value != plain[key]]
     if chosen:
         say(f"left out, so chosen for these rows: {', '.join(chosen)}")
+
+
+def _say_memory(tried: list[dict[str, Any]]) -> None:
+    """Tell what became of memories of pairs of columns that were tried."""
+    for one in tried:
+        names = [" x ".join(columns) for columns in one["of"]]
+        verdict = "kept" if one["pays"] else "left out"
+        gain = f"{one['gain']:.4f} ± {one['error']:.4f}"
+        say(f"memory of {listing(names, most=3)}: gained {gain} on the validation rows, {verdict}")
 
 
 def _say_encodings(asked: Any, made: Any) -> None:

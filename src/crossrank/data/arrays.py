@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,15 @@ class ArrayWriter:
 
     def close(self) -> None:
         self._file.close()
+
+
+def room_for(path: Path, shape: Sequence[int]) -> NDArray[np.float32]:
+    """A new array of numbers over a file, whose room is taken first: on a full disk a map would end the process."""
+    with path.open("wb") as file:
+        size = int(np.prod(shape, dtype=np.int64)) * 4
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+    return np.memmap(path, np.float32, "r+" if size else "w+", shape=tuple(shape))
 
 
 def map_array(path: Path, dtype: str, shape: Sequence[int]) -> NDArray[Any]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from crossrank.data.rows import LabeledRows, Positions, id_tensor
+from crossrank.data.rows import Ids, LabeledRows, Positions, id_tensor
+from crossrank.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from crossrank.nn.features import Features
 
 T = TypeVar("T")
+MOST_TOGETHER = 1024  # rows of a group in a batch: pairs of rows need memory
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,72 @@ class ShuffledOrder:
             self._generator(number + 1).shuffle(rows)
             self._window_number, self._window_rows = number, rows
         return self._window_rows
+
+
+class GroupedOrder:
+    """The rows of each batch of an epoch, where the rows of a group come together; a function of these arguments alone.
+
+    Groups are shuffled, and a group goes to the batch in which its middle row would stand if batches had equally many
+    rows; none stays empty, and none has more than twice ``batch_size`` rows. Groups of more than ``batch_size`` rows,
+    or more than ``MOST_TOGETHER``, are cut into about equal parts, other ones in every epoch. No row is left out.
+
+    Args:
+        groups: the group of each row. Shape: (N,).
+        batch_size: a larger group is cut.
+        num_batches: of the epoch, over all ranks.
+        key: seed and epoch; None for the stored order.
+        window: of so many rows, and of blocks of so many, is the order of groups made; see :class:`ShuffledOrder`.
+
+    Raises:
+        ConfigError: where rows have no groups.
+
+    Cost: sorting N numbers once an epoch, and three of them for each row.
+    """
+
+    def __init__(
+        self,
+        groups: Ids | None,
+        batch_size: int,
+        num_batches: int,
+        *,
+        key: tuple[int, int] | None,
+        window: tuple[int, int],
+    ) -> None:
+        if groups is None:
+            raise ConfigError(
+                "Batches of whole groups need groups; the dataset has none.",
+                hint="Name the group column in the schema and prepare the dataset again.",
+            )
+        num_rows = len(groups)
+        self._rows = np.argsort(groups, kind="stable")
+        starts = np.flatnonzero(np.diff(groups[self._rows], prepend=-1))
+        sizes = np.diff(starts, append=num_rows)
+        parts = -(-sizes // min(batch_size, MOST_TOGETHER))  # of each group
+        if key is not None:
+            generator = np.random.Generator(np.random.Philox(key=[key[0] % 2**64, key[1]], counter=[0, 0, 1, 0]))
+            for start, stop in zip(starts[parts > 1], (starts + sizes)[parts > 1], strict=True):
+                generator.shuffle(self._rows[start:stop])
+        group = np.repeat(np.arange(len(sizes)), parts)
+        number = np.arange(len(group)) - np.repeat(np.cumsum(parts) - parts, parts)  # of the part in its group
+        cuts = [starts[group] + sizes[group] * (number + side) // parts[group] for side in (0, 1)]
+        if key is not None:
+            per_part = max(num_rows // max(len(group), 1), 1)
+            windows = {"window_rows": max(window[0] // per_part, 1), "block_rows": max(window[1] // per_part, 1)}
+            shuffled = ShuffledOrder(len(group), seed=key[0], epoch=key[1], **windows).rows(0, len(group))
+            cuts = [cut[shuffled] for cut in cuts]
+        self._starts, self._sizes = cuts[0], cuts[1] - cuts[0]
+        middles = np.cumsum(self._sizes) - self._sizes / 2
+        count = np.arange(num_batches + 1)
+        borders = np.searchsorted(middles, num_rows * count / max(num_batches, 1))
+        borders = np.maximum.accumulate(borders - count) + count  # a part at least for each batch
+        self._borders = np.clip(borders, 0, np.maximum(len(group) - count[::-1], 0))
+
+    def rows(self, batch: int) -> Positions:
+        """The rows of a batch."""
+        part = slice(*self._borders[batch : batch + 2])
+        sizes = self._sizes[part]
+        shift = np.repeat(self._starts[part] - (np.cumsum(sizes) - sizes), sizes)
+        return self._rows[shift + np.arange(len(shift))]
 
 
 def prefetch(items: Generator[T], *, depth: int) -> Iterator[T]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.arrays import room_for
 from crossrank.data.cell_codes import CellCodes, CellKeys, Keys
 from crossrank.data.dataset import EncodedDataset, Split
 from crossrank.data.encoder import Encoder
@@ -57,10 +58,10 @@ def write_crossed(dataset: EncodedDataset, crosses: Sequence[Cross], writer: Dat
     known, num_orders = _known(train, cells), 1 if by_time(dataset) else NUM_ORDERS
     with writing(writer.path, DataError):
         file = writer.folder / "statistics"
-        found: Floats = np.memmap(file, np.float32, "w+", shape=(len(train), num_orders, len(crosses), 2))
+        found: Floats = room_for(file, (len(train), num_orders, len(crosses), 2))
         for turn in range(num_orders):
             walks = [OrderedStatistics(len(keys), kind) for keys in known]
-            for rows, times in _parts(dataset, turn):
+            for rows, times in parts_in_order(dataset, turn):
                 ids, labels = train.categorical[rows], train.labels[rows]
                 for place, (walk, keys, cell) in enumerate(zip(walks, known, cells, strict=True)):
                     found[rows, turn, place] = walk.add(np.searchsorted(keys, cell.keys(ids)), labels, times)
@@ -95,7 +96,7 @@ def _known(train: Split, cells: Sequence[CellKeys]) -> list[Keys]:
     return [np.unique(np.concatenate(parts)) for parts in found]
 
 
-def _parts(dataset: EncodedDataset, turn: int) -> Iterator[tuple[Positions, NDArray[np.integer] | None]]:
+def parts_in_order(dataset: EncodedDataset, turn: int) -> Iterator[tuple[Positions, NDArray[np.integer] | None]]:
     """The training rows in an order, and their times where several may be equal, a part at a time."""
     train, times, size = dataset.train, dataset.train.rows.times, len(dataset.train)
     if not by_time(dataset):

@@ -11,6 +11,7 @@ train/                            orders.npy, where crosses have statistics: the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -18,14 +19,16 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
-from crossrank.data.arrays import array_checksum, map_array
-from crossrank.data.batches import Batch, ShuffledOrder, prefetch
+from crossrank.data.arrays import map_array
+from crossrank.data.batches import Batch, GroupedOrder, ShuffledOrder, prefetch
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows, Floats, Ids, LabeledRows, NumpyBag, Positions
 from crossrank.data.soundness import check_rows
 from crossrank.data.splits import SPLITS
+from crossrank.data.verification import AGAIN, Verification
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
-from crossrank.files import checksum, read_json
+from crossrank.files import Contents, is_as_written, read_json
+from crossrank.folders import is_marked, recover
 from crossrank.schema import Feature, Schema
 from crossrank.shapes import FileName
 
@@ -98,6 +101,7 @@ class Split:
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        by_group: bool = False,
     ) -> Iterator[Batch]:
         """The rows of an epoch in batches, prepared ahead by one thread.
 
@@ -112,20 +116,25 @@ class Split:
             drop_last: leave out the last batches if they are not full.
             rank: which share of each step to yield.
             world_size: how many ranks share the rows.
+            by_group: keep the rows of a group together (:class:`~crossrank.data.batches.GroupedOrder`).
         """
         if batch_size < 1 or not 0 <= rank < world_size:
             raise ConfigError(
                 f"batch_size must be at least 1 and rank below world_size; got {batch_size}, {rank} and {world_size}."
             )
         count = self.num_batches(batch_size, drop_last=drop_last, world_size=world_size)
-        order = None if seed is None else self.order(seed, epoch)
+        order = None if seed is None or by_group else self.order(seed, epoch)
+        key, pace = None if seed is None else (seed, epoch), (batch_size, count * world_size)
+        grouped = GroupedOrder(self.groups, *pace, key=key, window=self._window()) if by_group else None
 
         def make() -> Generator[Batch]:
             for number in range(start_batch, count):
                 first = number * batch_size * world_size
                 size = min(batch_size * world_size, self.num_rows - first)
                 start, stop = (first + size * share // world_size for share in (rank, rank + 1))
-                if order is None:
+                if grouped is not None:
+                    yield Batch.of(self.rows.take(grouped.rows(number * world_size + rank), epoch=epoch))
+                elif order is None:
                     yield Batch.of(self.rows.slice(start, stop))
                 else:
                     yield Batch.of(self.rows.take(order.rows(start, stop), epoch=epoch))
@@ -134,11 +143,15 @@ class Split:
 
     def order(self, seed: int, epoch: int) -> ShuffledOrder:
         """The order of the rows in an epoch, the same on every device and machine."""
+        window_rows, block_rows = self._window()
+        return ShuffledOrder(self.num_rows, seed=seed, epoch=epoch, window_rows=window_rows, block_rows=block_rows)
+
+    def _window(self) -> tuple[int, int]:
+        """The rows that are shuffled together, and those of a block."""
         arrays = [self.categorical, self.numeric, self.labels, *(array for bag in self.bags for array in bag)]
         row_bytes = max(sum(array.nbytes for array in arrays) // max(self.num_rows, 1), 1)
         window_rows = max(self.window_bytes // row_bytes, 1)
-        block_rows = min(max(BLOCK_BYTES // row_bytes, 1), window_rows)
-        return ShuffledOrder(self.num_rows, seed=seed, epoch=epoch, window_rows=window_rows, block_rows=block_rows)
+        return window_rows, min(max(BLOCK_BYTES // row_bytes, 1), window_rows)
 
     def take(self, rows: Positions) -> Batch:
         """Any rows, in the given order, as a batch."""
@@ -152,20 +165,26 @@ class EncodedDataset:
 
     def __init__(self, path: Path, manifest: dict[str, Any], encoder: Encoder) -> None:
         self.path, self.manifest, self.encoder = path, manifest, encoder
+        abouts = manifest["arrays"].items()
+        self._arrays = {name: map_array(path / name, about["dtype"], about["shape"]) for name, about in abouts}
+        self._verification = Verification(path, self._arrays, {name: about["checksum"] for name, about in abouts})
         self._sound: set[str] = set()  # splits whose rows were looked at
 
     @classmethod
     def open(cls, path: Path | str) -> EncodedDataset:
-        """Open a dataset folder, after a look at its version and at the presence and size of every array.
+        """Open a dataset folder. All but the arrays is compared with its checksums now, the rows of a split when they
+        are first read.
 
         Raises:
             DataError: where it is missing, from another format version, or damaged.
         """
         path = Path(path)
+        recover(path)
         manifest = _read_manifest(path)
-        for name, about in manifest["arrays"].items():
-            map_array(path / name, about["dtype"], about["shape"])
-        return cls(path, manifest, Encoder.load(path / "encoder"))
+        checksums = {f"encoder/{name}": expected for name, expected in manifest["encoder"].items()}
+        files = Contents(path, checksums, DataError, hint=AGAIN)
+        files.verify()
+        return cls(path, manifest, files.read("encoder", Encoder.load))
 
     @property
     def schema(self) -> Schema:
@@ -195,6 +214,8 @@ class EncodedDataset:
         if name not in present:
             hint = did_you_mean(name, present) if name not in SPLITS else "Prepare it with other fractions."
             raise DataError(f"The dataset {self.path} has rows for {listing(present)}; got '{name}'.", hint=hint)
+        if not self._verification.in_background:
+            self._verification.check(key for key in self._arrays if key.startswith(f"{name}/"))
         bags = []
         for position in range(len(self.schema.multivalent)):
             bags.append((self._array(name, f"{position}.bag_ids"), self._array(name, f"{position}.bag_offsets")))
@@ -215,14 +236,13 @@ class EncodedDataset:
         return Split(labeled)
 
     def _has(self, split: str, name: str) -> bool:
-        return f"{split}/{name}.npy" in self.manifest["arrays"]
+        return f"{split}/{name}.npy" in self._arrays
 
     def _array(self, split: str, name: str) -> Any:
         key = f"{split}/{name}.npy"
-        if key not in self.manifest["arrays"]:
+        if key not in self._arrays:
             raise DataError(f"{self.path / MANIFEST} must know {key}; it does not.", hint=PREPARE_AGAIN)
-        about = self.manifest["arrays"][key]
-        return map_array(self.path / key, about["dtype"], about["shape"])
+        return self._arrays[key]
 
     @cached_property
     def train(self) -> Split:
@@ -237,28 +257,21 @@ class EncodedDataset:
         return self.split("test")
 
     def verify(self) -> None:
-        """Read every array and compare it with its checksum.
+        """Compare every array that was not read yet with its checksum.
 
         Raises:
             DataError: for the first one that differs.
         """
-        for name, about in self.manifest["arrays"].items():
-            array, expected = map_array(self.path / name, about["dtype"], about["shape"]), about["checksum"]
-            self._compare(name, array_checksum(array, digits=len(expected)), expected)
-        for name, expected in self.manifest["encoder"].items():
-            self._compare(f"encoder/{name}", checksum(self.path / "encoder" / name), expected)
+        self._verification.check()
 
-    def _compare(self, name: str, found: str, expected: str) -> None:
-        if found != expected:
-            raise DataError(
-                f"{name} of the dataset {self.path} must have the checksum {expected:.16}…; got {found:.16}….",
-                hint="It was changed after it was written; prepare it again.",
-            )
+    def verifying(self) -> contextlib.AbstractContextManager[None]:
+        """Compare the arrays meanwhile, in a thread; :meth:`verify` waits for it."""
+        return self._verification.beside()
 
 
 def is_dataset(path: Path) -> bool:
     """Whether a folder is an encoded dataset."""
-    return (path / MANIFEST).is_file()
+    return (path / MANIFEST).is_file() and not is_marked(path)
 
 
 def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
@@ -270,8 +283,10 @@ def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
     """
     if isinstance(source, EncodedDataset):
         return source
-    if isinstance(source, str | Path) and is_dataset(Path(source)):
-        return EncodedDataset.open(source)
+    if isinstance(source, str | Path):
+        recover(Path(source))
+        if is_dataset(Path(source)):
+            return EncodedDataset.open(source)
     from crossrank.data.table import open_table  # which needs polars
 
     return open_table(source, **table_options)
@@ -292,6 +307,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             hint="It was written by another version of crossrank; prepare it again.",
         )
     manifest: dict[str, Any] = read_json(path / MANIFEST, _Written, error=DataError, hint=PREPARE_AGAIN)
+    if not is_as_written(manifest):
+        raise DataError(f"{path} is damaged: {MANIFEST} is not what was written.", hint=AGAIN)
     return manifest
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 200_000
 FEWEST_ROWS = 50  # fewer may agree with the label by chance
 TOP = 3
-LEAK: dict[LabelKind, float] = {"binary": 0.8, "classes": 0.8, "real": 0.99}  # numbers often explain each other
+LEAK: dict[LabelKind, float] = {"binary": 0.8, "classes": 0.8, "real": 0.99, "grade": 0.99}  # numbers go together
 BINS = 64
 ROWS_OF_A_BIN = 20  # at least, to know its rate of the label
 
@@ -156,6 +156,7 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
         else:
             counted.append(dataclasses.replace(column, min_count=1, max_size=None, hash_size=None))
     label = draft.label or Label(name="no label")
+    label = Label(name=label.name, kind="real") if label.kind == "grade" else label  # its group is described too
     return Schema([*counted, *(Categorical(name=name) for name in others)], label)
 
 
@@ -228,7 +229,7 @@ def _binned(numbers: Floats, labels: Floats, kind: LabelKind) -> NDArray[np.int6
 
 def _signal(values: NDArray[Any], labels: Floats, kind: LabelKind) -> float | None:
     """The share of the label explained on odd rows by what even rows say; None where all of these have one label."""
-    if kind == "real":
+    if kind in ("real", "grade"):
         labels = (np.searchsorted(np.sort(labels), labels) / len(labels)).astype(np.float32)
     even, odd = labels[0::2], labels[1::2]
     base = float(even.mean())
@@ -240,7 +241,7 @@ def _signal(values: NDArray[Any], labels: Floats, kind: LabelKind) -> float | No
     means = ((sums + base) / (seen + 1))[values[1::2]]  # one row of the base rate, for values seen seldom
 
     def loss(answers: Any) -> float:
-        if kind == "real":
+        if kind in ("real", "grade"):
             return float(((odd - answers) ** 2).mean())
         rates = np.clip(answers, 1e-6, 1 - 1e-6)
         return float(-(odd * np.log(rates) + (1 - odd) * np.log1p(-rates)).mean())

@@ -26,7 +26,7 @@ from crossrank.data.scaling import NumericStatistics, Scaling, take_logs
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
 from crossrank.errors import DataError, SchemaError, did_you_mean, listing
-from crossrank.files import DAMAGED, read_json
+from crossrank.files import DAMAGED, read_json, write_tensors
 from crossrank.schema import Categorical, Feature, Numeric, Schema
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class Encoder:
 
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "encoder.json").write_text(self._description(), encoding="utf-8")
-        save_file(self._tensors(), folder / "vocabulary.safetensors")
+        write_tensors(folder / "vocabulary.safetensors", save_file, self._tensors())
 
     def _description(self) -> str:
         statistics = {name: dataclasses.asdict(value) for name, value in self.statistics.items()}

@@ -15,6 +15,7 @@ from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
 from crossrank.schema import Date, Label, Numeric, Schema
+from crossrank.schema.schema import MAX_GRADE
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,7 +29,8 @@ def labels_of_chunk(chunk: Chunk, label: Label) -> Floats:
     """The labels as float32.
 
     Raises:
-        DataError: for a missing label, one that is no number, or a binary one of neither class, with its place.
+        DataError: for a missing label, one that is no number, a binary one of neither class, or one that is no grade,
+            with its place.
     """
     if label.name in chunk.words:  # most labels are equal: read each text once
         words = chunk.words[label.name]
@@ -39,9 +41,9 @@ def labels_of_chunk(chunk: Chunk, label: Label) -> Floats:
     column = chunk.column(label.name)
     labels, bad = _parse_labels(column, label)
     classes = " or ".join(label.classes or ("0", "1"))
-    wanted = classes if label.kind != "real" else "a finite number in every row"
+    wanted = {"real": "a finite number in every row", "grade": f"a whole number from 0 to {MAX_GRADE}"}
     hint = "Map it first, or drop those rows."
-    _refuse(bad, column, f"Label '{label.name}' must be {wanted}", chunk.where, hint=hint)
+    _refuse(bad, column, f"Label '{label.name}' must be {wanted.get(label.kind, classes)}", chunk.where, hint=hint)
     return labels
 
 
@@ -90,6 +92,8 @@ def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:
     labels, bad = parse_column(column)
     if label.kind == "real":
         return _single(labels), bad | np.isnan(labels)
+    if label.kind == "grade":
+        return _single(labels), bad | ~((labels >= 0) & (labels <= MAX_GRADE) & (labels == np.round(labels)))
     wrong = (labels != 0) & (labels != 1)
     if wrong.any() and column.dtype == pl.String:
         labels, bad = parse_column(column.str.strip_chars().str.to_lowercase().replace(WORDS))

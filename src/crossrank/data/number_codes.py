@@ -16,10 +16,10 @@ A missing number has an id of its own. As pieces it is all zeros, and a slot of 
 where **missing** is asked for; where no training row lacks the number, such a slot would learn nothing, and the mean of
 the pieces stands for it.
 
-Left to itself (``auto``), a column is encoded by all three where the label is binary, it has more than two distinct
-numbers, at least 1,000 training rows have one, and the table has at most 32 numeric columns: each costs some 33
-elements of x0. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows to
-learn it from. Where the label is a number, quantiles have made the scalar even already, and the rest did not help.
+Left to itself (``auto``), a column is encoded by all three where the label is binary or a number, it has more than two
+distinct numbers, at least 1,000 training rows have one, and the table has at most 32 numeric columns: each costs some
+33 elements of x0. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows
+to learn it from.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HEAVY = 1 / 1024  # the share of rows from which on a number is never left out
 
 def scalars_only(schema: Schema) -> bool:
     """Whether ``auto`` means scalars in all of a schema's columns."""
-    return schema.label.kind != "binary" or len(schema.numeric) > MOST_COLUMNS
+    return schema.label.kind not in ("binary", "real") or len(schema.numeric) > MOST_COLUMNS
 
 
 class NumberVocabulary:

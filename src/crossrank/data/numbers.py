@@ -43,6 +43,8 @@ def number_of_value(value: object, markers: Set[str] = NO_MARKERS, decimal: Deci
     Raises:
         ValueError: for what is no finite number.
     """
+    if type(value) is float and abs(value) <= LARGEST:
+        return value
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str):

@@ -116,7 +116,7 @@ class _Reading:
         as_words = [] if self._skip else [name for name in schema.required if name not in in_frame]
         columns = [*schema.required, *([self._settings.column] if self._settings.column else [])]
         with ThreadPoolExecutor(max_workers=1) as pool:  # some splits count the rows: the first can be read meanwhile
-            assign = pool.submit(self._settings.assigner, self._table)
+            assign = pool.submit(self._settings.assigner, self._table, together=schema.ranked_group)
             for chunk in self._table.chunks(columns, as_words=as_words):
                 yield self._code(chunk, assign.result()), chunk.share_done
 

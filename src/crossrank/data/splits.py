@@ -10,8 +10,9 @@
 | files | the file it came from: see :func:`crossrank.data.open_splits` |
 
 ``auto`` is the first of these that applies: ``files``, ``column`` where ``split.column`` is given, ``time`` where the
-schema names a time column, ``column`` where a column called split holds such names and nothing else, ``random``. Where
-a column or the files leave out the valid rows, they are drawn from the training rows.
+schema names a time column, ``column`` where a column called split holds such names and nothing else, ``group`` where
+the label is a grade and its group is no feature, ``random``. Where a column or the files leave out the valid rows, they
+are drawn from the training rows; of such grades, whole groups.
 """
 
 from __future__ import annotations
@@ -120,20 +121,24 @@ class SplitSettings:
         if found is not None:
             why = f"the split is by '{found}', which says train, valid or test (else: split.method=random)"
             return dataclasses.replace(self, method="column", column=found), why
+        if (group := schema.ranked_group) is not None:
+            why = f"the split is by '{group}', so that whole groups are ranked (else: split.method=random)"
+            return dataclasses.replace(self, method="group", column=group), why
         return dataclasses.replace(self, method="random"), ""
 
-    def assigner(self, table: Table) -> Assign:
+    def assigner(self, table: Table, *, together: str | None = None) -> Assign:
         """The function from a chunk of the table to its rows' splits, as positions in ``SPLITS``.
 
-        For ``time`` and ``column`` this reads that column once.
+        For ``time`` and ``column`` this reads that column once. Where valid rows are drawn from the training rows,
+        those with one value of the column ``together`` stay together.
         """
         column, borders = self.column, _borders(self.fractions)
         if column is not None:
             check_columns([column], table.columns, table.name)
         if self.method == "files":
-            return self._with_valid(lambda chunk: _of_file(table, chunk), set(table.part_splits))
+            return self._with_valid(lambda chunk: _of_file(table, chunk), set(table.part_splits), together)
         if column is not None and self.names_column is not None:
-            return self._with_valid(lambda chunk: _named(chunk.frame[column]), _check_names(table, column))
+            return self._with_valid(lambda chunk: _named(chunk.frame[column]), _check_names(table, column), together)
         if self.method in ("auto", "random"):
             return lambda chunk: _draw(_positions(chunk).astype(np.uint64), self.seed, borders)
         if self.method == "group" and column is not None:
@@ -145,14 +150,15 @@ class SplitSettings:
         by_position = _by_position(table, cuts)
         return lambda chunk: divide(by_position(chunk), chunk)
 
-    def _with_valid(self, assign: Assign, present: set[int]) -> Assign:
+    def _with_valid(self, assign: Assign, present: set[int], together: str | None) -> Assign:
         """The same, with valid rows drawn from the training rows where there are none."""
         if 1 in present or not sum(self.fractions[1:2]):
             return assign
 
         def draw(chunk: Chunk) -> NDArray[np.uint8]:
             splits = assign(chunk)
-            drawn = _draw(_positions(chunk).astype(np.uint64), self.seed, _borders(self.fractions[:2]))
+            keys = _positions(chunk).astype(np.uint64) if together is None else _hashes(chunk, together)
+            drawn = _draw(keys, self.seed, _borders(self.fractions[:2]))
             return np.where(splits == 0, drawn, splits)
 
         return draw
@@ -182,7 +188,11 @@ def _positions(chunk: Chunk) -> NDArray[np.int64]:
 
 
 def _by_group(column: str, seed: int, borders: NDArray[np.float64]) -> Assign:
-    return lambda chunk: _draw(stable_hashes(text_of_series(chunk.frame[column])), seed, borders)
+    return lambda chunk: _draw(_hashes(chunk, column), seed, borders)
+
+
+def _hashes(chunk: Chunk, column: str) -> NDArray[np.uint64]:
+    return stable_hashes(text_of_series(chunk.frame[column]))
 
 
 def _of_file(table: Table, chunk: Chunk) -> NDArray[np.uint8]:

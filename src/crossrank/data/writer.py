@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +20,9 @@ from crossrank.data.rows import LabeledRows
 from crossrank.data.splits import SPLITS
 from crossrank.data.vocabulary import HashedVocabulary
 from crossrank.errors import DataError
-from crossrank.files import checksum, publish, write_json, writing
+from crossrank.files import checksum, signed, write_json, writing
+from crossrank.folders import making, partial_of, publish, recover
 from crossrank.schema import Feature, Schema
-
-LOCK_NAME = ".lock"
 
 
 class DatasetWriter:
@@ -43,17 +39,15 @@ class DatasetWriter:
 
     def __init__(self, path: Path | str, schema: Schema, *, overwrite: bool = False) -> None:
         self.path, self.schema, self._overwrite = Path(path), schema, overwrite
-        self.folder = self.path.absolute().with_name(f"{self.path.absolute().name}.partial-{os.getpid()}")
-        self._lock: IO[bytes] | None = None
+        self.folder = partial_of(self.path.absolute())
+        self._making = making(self.path.absolute(), DataError)
         self._splits: list[str] = []
         self._arrays: dict[str, ArrayWriter] = {}
 
     def __enter__(self) -> DatasetWriter:
+        recover(self.path)
         self._check_target()
-        with writing(self.path, DataError):
-            _remove_stale(self.path)
-            self.folder.mkdir(parents=True)
-            self._lock = _lock(self.folder)
+        self._making.__enter__()
         return self
 
     def __exit__(
@@ -62,9 +56,7 @@ class DatasetWriter:
         for array in self._arrays.values():
             with contextlib.suppress(OSError):  # what a full disk could not take is thrown away with the rest
                 array.close()
-        if self._lock:
-            self._lock.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._making.__exit__(None, None, None)
 
     def append(self, split: str, rows: LabeledRows) -> None:
         """Add rows to a split."""
@@ -112,8 +104,7 @@ class DatasetWriter:
                 "features": [_describe(encoder, feature) for feature in encoder.features],
                 **content,
             }
-            write_json(self.folder / MANIFEST, manifest)
-            (self.folder / LOCK_NAME).unlink(missing_ok=True)
+            write_json(self.folder / MANIFEST, signed(manifest))
             self._check_target()
             publish(self.folder, self.path)
 
@@ -162,27 +153,3 @@ def _describe(encoder: Encoder, feature: Feature) -> dict[str, Any]:
     if isinstance(vocabulary, HashedVocabulary):
         about["expected_collisions"] = vocabulary.expected_collisions
     return about
-
-
-def _lock(folder: Path) -> IO[bytes] | None:
-    """Mark a folder as being written; the mark goes with the process. None where the system has no such marks."""
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    file = (folder / LOCK_NAME).open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise
-    return file
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove what interrupted runs left beside the target; a folder that is still being written is locked."""
-    for folder in path.parent.glob(f"{glob.escape(path.name)}.partial-*"):
-        with contextlib.suppress(BlockingIOError):
-            if mark := _lock(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-                mark.close()

@@ -12,7 +12,7 @@ from crossrank.models.build import BUILT_IN
 from crossrank.models.cost import model_cost
 from crossrank.models.settings import CrossSettings
 from crossrank.results import Spectrum
-from crossrank.schema import Feature
+from crossrank.schema import Feature, InputLayout
 
 KEPT = 0.99  # of the energy
 EXPERTS = 4
@@ -53,16 +53,18 @@ def advise(layers: Sequence[Spectrum], settings: ModelSettings, features: Sequen
     width = len(layers[0].used)
     rank = max(energy_rank(layer.used, KEPT) for layer in layers)
     if cross.layer != "full":
-        return _about_rank(rank, min(width, _total_rank(cross, width)))
+        return _about_rank(rank, min(width, _total_rank(cross, settings.layout(features))))
+    if cross.context or cross.switches:
+        return None  # low-rank layers have neither
     low_rank = dataclasses.replace(cross, layer="low_rank", rank=rank)
     low_rank_settings = dataclasses.replace(cast(Any, settings), cross=low_rank)
     before, after = (model_cost(each, features).network_parameters for each in (settings, low_rank_settings))
     return _about_width(rank, width, before, after)
 
 
-def _total_rank(cross: CrossSettings, width: int) -> int:
+def _total_rank(cross: CrossSettings, layout: InputLayout) -> int:
     """The rank of a low-rank layer, or of all experts of a mixture together."""
-    layer: Any = cross.network(width).layers[0]
+    layer: Any = cross.network(layout).layers[0]
     return int(layer.rank) * (cross.num_experts if cross.layer == "mixture" else 1)
 
 

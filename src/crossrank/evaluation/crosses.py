@@ -10,7 +10,8 @@ block (i, j) of W crosses feature i with feature j. Two numbers describe it:
       p_ij = Σ_{a in i, b in j} g_a (x0_a - E x0_a) W_ab (x_l,b - E x_l,b)
 
   with g the gradient of the row's logit by the layer's output. Both factors are centred, so that what a single feature
-  does alone (x0_i times the mean of x_j) is not counted as a cross.
+  does alone (x0_i times the mean of x_j) is not counted as a cross. Where the sum of a pair's products is itself an
+  input of the deep network (``model.cross.pooled``), g_a is more by the gradient of the logit by that number.
 
 A pair is listed once: its strength is that of p_ij + p_ji, its norm that of both blocks together. The directed view
 lists both blocks, (i, j) for x0_i ⊙ W_ij x_l,j. What a feature does with itself, the blocks (i, i), is listed apart.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +85,7 @@ def measure_crosses(model: Model, rows: Split) -> list[Cross]:
 
 def _crosses(model: Model, rows: Split) -> Iterator[Cross]:
     for place, weight, seen in matrices(model, rows):
-        yield from _pairs(model.layout, weight, *seen, place=place)
+        yield from _pairs(model.layout, weight, seen, place=place)
 
 
 def _mean(crosses: Sequence[Cross]) -> Cross:
@@ -98,14 +99,28 @@ def _mean(crosses: Sequence[Cross]) -> Cross:
     )
 
 
-def matrices(model: Model, rows: Split) -> Iterator[tuple[dict[str, int], Tensor, tuple[Tensor, Tensor, Tensor]]]:
+class Traced(NamedTuple):
+    """What is seen of a cross layer: its factor x0, its input and the gradient of each row's logit by its output.
+
+    ``pooled`` is the gradient by each pair's pooled number, and the kernel that makes them, where there are any.
+
+    Shape: (B, D) each; (B, P) and (D, D).
+    """
+
+    x0: Tensor
+    xl: Tensor
+    gradient: Tensor
+    pooled: tuple[Tensor, Tensor] | None
+
+
+def matrices(model: Model, rows: Split) -> Iterator[tuple[dict[str, int], Tensor, Traced]]:
     """Of each cross layer that tells it: its place, its matrix over a sample of rows, and their :func:`trace`."""
     if rows.num_rows == 0 or not model.cross_networks():
         return
     seen = trace(model, sample(rows))
     for number, depth, layer in model.cross_layers():
         if layer in seen:
-            weight = layer.matrix(seen[layer][1]).detach()
+            weight = layer.matrix(seen[layer].xl).detach()
             yield {"network": number, "layer": depth}, weight, seen[layer]
 
 
@@ -114,15 +129,19 @@ def sample(rows: Split) -> Features:
     return next(iter(rows.batches(SAMPLE_ROWS, seed=0))).features
 
 
-def trace(model: Model, features: Features) -> dict[nn.Module, tuple[Tensor, Tensor, Tensor]]:
-    """For each layer that tells its matrix: x0, x_l, the gradient of each row's logit by its output; each (B, D)."""
-    seen: dict[nn.Module, tuple[Tensor, Tensor, Tensor]] = {}
+def trace(model: Model, features: Features) -> dict[nn.Module, Traced]:
+    """What is seen of each layer that tells its matrix.
 
-    def remember(layer: nn.Module, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        seen[layer] = (*inputs, output)
+    A layer that multiplies something else than x0 says so (``factor``); that stands in its place.
+    """
+    seen: dict[nn.Module, tuple[tuple[Tensor, ...], Tensor]] = {}
 
-    layers = [layer for _, _, layer in model.cross_layers() if getattr(layer, "tells_matrix", False)]
-    hooks = [layer.register_forward_hook(remember) for layer in layers]
+    def remember(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen[module] = inputs, output
+
+    layers: list[Any] = [layer for _, _, layer in model.cross_layers() if getattr(layer, "tells_matrix", False)]
+    pools = {layer: pool for layer, pool in model.pools().items() if layer in layers}
+    hooks = [module.register_forward_hook(remember) for module in (*layers, *pools.values())]
     training = model.training
     model.eval()
     try:
@@ -131,23 +150,23 @@ def trace(model: Model, features: Features) -> dict[nn.Module, tuple[Tensor, Ten
         model.train(training)
         for hook in hooks:
             hook.remove()
-    gradients = torch.autograd.grad(logits.sum(), [seen[layer][2] for layer in layers]) if layers else ()
-    return {
-        layer: (seen[layer][0].detach(), seen[layer][1].detach(), gradient)
-        for layer, gradient in zip(layers, gradients, strict=True)
-    }
+    traced = (*layers, *pools.values())
+    gradients = torch.autograd.grad(logits.sum(), [seen[module][1] for module in traced]) if layers else ()
+    by_output, found = dict(zip(traced, gradients, strict=True)), {}
+    for layer in layers:
+        x0, xl = (part.detach() for part in seen[layer][0])
+        pooled = (by_output[pools[layer]], layer.kernel().detach()) if layer in pools else None
+        found[layer] = Traced(layer.factor(x0, xl), xl, by_output[layer], pooled)
+    return found
 
 
 @torch.no_grad()
-def _pairs(
-    layout: InputLayout, weight: Tensor, x0: Tensor, xl: Tensor, gradient: Tensor, *, place: Mapping[str, int]
-) -> Iterator[Cross]:
-    slots = layout.slots
+def _pairs(layout: InputLayout, weight: Tensor, seen: Traced, *, place: Mapping[str, int]) -> Iterator[Cross]:
+    slots, x0 = layout.slots, seen.x0
     owner = torch.tensor([i for i, slot in enumerate(slots) for _ in range(slot.width)], device=x0.device)  # (D,)
     blocks = _sum_by_slot(weight.square(), owner, len(slots))  # (D, k)
     blocks = _sum_by_slot(blocks.T, owner, len(slots)).T  # (k, k): ||W_ij||²
-    left = gradient * (x0 - x0.mean(dim=0))  # (B, D)
-    moved, together = _moments(layout, weight, left, xl - xl.mean(dim=0), owner)
+    moved, together = _moments(layout, weight, seen, owner)
     norms, strengths = blocks.sqrt().tolist(), moved.sqrt().tolist()
     both = (moved + moved.T + 2 * together).clamp_min(0).sqrt().tolist()  # the root of E (p_ij + p_ji)²
     for i, slot in enumerate(slots):
@@ -163,18 +182,29 @@ def _pairs(
             )
 
 
-def _moments(layout: InputLayout, weight: Tensor, left: Tensor, right: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(layout: InputLayout, weight: Tensor, seen: Traced, owner: Tensor) -> tuple[Tensor, Tensor]:
     """E p_ij² and E p_ij p_ji of every pair; (k, k) each."""
-    slots = layout.slots
-    squares, products = left.new_zeros(2, len(slots), len(slots))
-    step = max(1, TRACED_NUMBERS // len(slots) ** 2)
-    for first in range(0, len(left), step):
-        some, others = left[first : first + step], right[first : first + step]  # (b, D)
-        parts = [_sum_by_slot((some[:, s.slice] @ weight[s.slice]) * others, owner, len(slots)) for s in slots]
-        moved = torch.stack(parts)  # (k, b, k): p_ij of every row
+    left, right = seen.x0 - seen.x0.mean(dim=0), seen.xl - seen.xl.mean(dim=0)  # (B, D)
+    count = len(layout.slots)
+    squares, products = left.new_zeros(2, count, count)
+    step = max(1, TRACED_NUMBERS // count**2)
+    for some in (slice(first, first + step) for first in range(0, len(left), step)):
+        moved = _products(layout, weight, seen.gradient[some] * left[some], right[some], owner)
+        if seen.pooled is not None:
+            by_pairs, kernel = seen.pooled
+            slopes = left.new_zeros(len(left[some]), count, count)
+            i, j = torch.triu_indices(count, count)
+            slopes[:, i, j] = slopes[:, j, i] = by_pairs[some]
+            moved += slopes.transpose(0, 1) * _products(layout, kernel, left[some], right[some], owner)
         squares += moved.square().sum(dim=1)
         products += torch.einsum("ibj,jbi->ij", moved, moved)
     return squares / len(left), products / len(left)
+
+
+def _products(layout: InputLayout, weight: Tensor, left: Tensor, right: Tensor, owner: Tensor) -> Tensor:
+    """Σ_{a in i, b in j} left_a W_ab right_b of each row and pair: (b, D) each -> (k, b, k)."""
+    parts = [(left[:, slot.slice] @ weight[slot.slice]) * right for slot in layout.slots]
+    return torch.stack([_sum_by_slot(part, owner, len(layout.slots)) for part in parts])
 
 
 def _sum_by_slot(values: Tensor, owner: Tensor, num_slots: int) -> Tensor:

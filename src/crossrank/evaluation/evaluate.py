@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,14 +71,17 @@ def score_split(model: Model, rows: Split) -> NDArray[np.float32]:
     return model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).numpy()
 
 
-def measure_split(logits: ArrayLike, rows: Split, *, label_kind: LabelKind = "binary") -> dict[str, Any]:
-    """The metrics of answers to encoded rows."""
-    return measure(rows.labels, logits, label_kind=label_kind, weights=rows.weights, groups=rows.groups)
+def measure_split(logits: ArrayLike, rows: Split, *, label_kind: LabelKind = "binary", k: int = 10) -> dict[str, Any]:
+    """The metrics of answers to encoded rows; NDCG of the first k of each group."""
+    return measure(rows.labels, logits, label_kind=label_kind, weights=rows.weights, groups=rows.groups, k=k)
 
 
 def encoded_rows(encoder: Encoder, data: EncodedDataset | Table, split: str) -> Split:
     """The rows of a dataset's split, or all rows of a table, encoded as a run's training rows were."""
     if isinstance(data, EncodedDataset):
+        if encoder.crosses and data.encoder.fingerprint == encoder.with_crosses([]).fingerprint:
+            rows = data.split(split).rows  # of which the run's memory is all that is missing
+            return Split(dataclasses.replace(rows, encoded=encoder.add_cells(rows.encoded)))
         if data.encoder.fingerprint != encoder.fingerprint:
             raise DataError(
                 f"The dataset {data.path} must be encoded as the run's training rows were; its encoder is another.",
@@ -91,6 +95,8 @@ def encoded_rows(encoder: Encoder, data: EncodedDataset | Table, split: str) -> 
 
 def worse_than_constant(measured: Mapping[str, Any], label_kind: LabelKind) -> str | None:
     """What to say of a model that does worse than the same answer to every row would; None of a better one."""
+    if label_kind == "grade":  # a constant has no order
+        return None
     key, name, answer = WORST[label_kind]
     found = measured[key]
     worse = found is not None and (found < 0 if label_kind == "real" else found > 1)

@@ -57,8 +57,9 @@ def write_findings(
     spectra, _ = _try(model, lambda: measure_spectra(model, dataset.valid, initial=initial))
     if spectra:
         _write(folder / "spectrum.json", {"layers": [one.to_dict() for one in spectra]})
-    curves = measure_curves(model, dataset.split(split), dataset.encoder, logits=logits)
-    _write(folder / "curves.json", {"split": split, **curves})
+    if dataset.schema.label.kind != "grade":
+        curves = measure_curves(model, dataset.split(split), dataset.encoder, logits=logits)
+        _write(folder / "curves.json", {"split": split, **curves})
     if importance := measure_importance(model, dataset.split(split), dataset.encoder):
         _write(folder / "importance.json", {"split": split, **importance})
 

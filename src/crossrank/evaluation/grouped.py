@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crossrank.errors import DataError
+from crossrank.schema.schema import MAX_GRADE
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
-
-MAX_GRADE = 50  # 2^grade is still exact
 
 
 class Rows(NamedTuple):
@@ -68,18 +67,21 @@ def auc(labels: ArrayLike, scores: ArrayLike, *, weights: ArrayLike | None = Non
 def grouped_auc(labels: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, weights: ArrayLike | None = None) -> float:
     """The mean of each group's AUC, groups weighted by their rows: the GAUC of Deep Interest Network.
 
-    ``sum_g n_g AUC_g / sum_g n_g``, where n_g is the number of rows (impressions) of group g, or their total weight.
+    ``sum_g n_g AUC_g / sum_g n_g``, where n_g is the number of rows (impressions) of group g, or their total weight. Of
+    grades, AUC_g is the share of pairs with different grades that the scores put in the right order, a tie counting
+    half.
 
-    Limits: groups with one class only have no AUC and are left out of both sums; nan where no group is left.
+    Limits: groups with one class or grade only have no AUC and are left out of both sums; nan where no group is left.
 
     Args:
-        labels, scores, weights: as in :func:`auc`.
+        labels: 0 or 1, or grades. Shape: (N,).
+        scores, weights: as in :func:`auc`.
         groups: equal values belong together, such as users or queries; any order of rows. Shape: (N,).
 
     >>> grouped_auc([1, 0, 0, 1, 1], [0.9, 0.1, 0.8, 0.2, 0.5], ["a", "a", "b", "b", "c"])  # 1, 0 and none
     0.5
     """
-    rows = read_rows(labels, scores, weights)
+    rows = read_rows(labels, scores, weights, binary=False)
     values, mass = _auc_by_group(rows, _sort_ties(rows.scores, _read_groups(groups, len(rows.scores))))
     known = ~np.isnan(values)
     return weighted_mean(values[known], mass[known])
@@ -172,15 +174,17 @@ def _sort_ties(scores: Floats, groups: NDArray[Any] | None) -> _Ties:
 def _auc_by_group(rows: Rows, ties: _Ties) -> tuple[Floats, Floats]:
     """Each group's AUC, nan for one class only, and its total weight. Shape: (G,) both."""
     labels, weights = rows.labels[ties.order], rows.weights[ties.order]
-    positive = np.add.reduceat(weights * labels, ties.starts)  # (T,)
-    negative = np.add.reduceat(weights * (1 - labels), ties.starts)
-    above = np.cumsum(positive) - positive
-    above -= above[ties.group_starts][ties.groups]
-    wins = np.add.reduceat(negative * (above + positive / 2), ties.group_starts)  # (G,)
-    positives, negatives = (np.add.reduceat(mass, ties.group_starts) for mass in (positive, negative))
-    pairs = positives * negatives
+    wins, pairs = np.zeros((2, len(ties.group_starts)))  # (G,) each
+    for grade in np.unique(labels)[1:]:  # against all lower ones
+        positive = np.add.reduceat(weights * (labels == grade), ties.starts)  # (T,)
+        negative = np.add.reduceat(weights * (labels < grade), ties.starts)
+        above = np.cumsum(positive) - positive
+        above -= above[ties.group_starts][ties.groups]
+        wins += np.add.reduceat(negative * (above + positive / 2), ties.group_starts)
+        pairs += np.multiply(*(np.add.reduceat(mass, ties.group_starts) for mass in (positive, negative)))
     values = np.divide(wins, pairs, out=np.full_like(wins, np.nan), where=pairs > 0)
-    return values, positives + negatives
+    first = ties.starts[ties.group_starts]
+    return values, np.add.reduceat(weights, first) if len(first) else np.zeros(0)
 
 
 def _dcg(gains: Floats, ties: _Ties, k: int) -> Floats:

@@ -1,9 +1,9 @@
 """What single features are worth to a model, and how its answer moves with their values.
 
-- **importance** of a feature, here a column of the table: how much the criterion (log loss, or RMSE for a number) rises
-  when its cells are shuffled among the rows, so that they no longer belong to them: the mean over a few shuffles. All
-  slots of x0 that are made of a column are shuffled together; a cross is a column of its own. Features that say
-  the same share their importance, for each can stand in for the other.
+- **importance** of a feature, here a column of the table: how much the criterion (log loss, RMSE for a number,
+  1 - NDCG@10 for grades) rises when its cells are shuffled among the rows, so that they no longer belong to them: the
+  mean over a few shuffles. All slots of x0 that are made of a column are shuffled together; a cross is a column of its
+  own. Features that say the same share their importance, for each can stand in for the other.
 - **partial dependence**: the mean answer when all rows are given one and the same value of a feature, the others
   staying as they are.
 
@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossrank.data import Encoder, Split
-from crossrank.data.rows import SCORING_ROWS, EncodedRows, Positions
-from crossrank.evaluation.grouped import Floats, weighted_mean
+from crossrank.data.rows import SCORING_ROWS, EncodedRows, Ids, Positions
+from crossrank.evaluation.grouped import Floats, ndcg, weighted_mean
 from crossrank.evaluation.metrics import CRITERIA, row_losses, sigmoid
 from crossrank.evaluation.thresholds import short
 from crossrank.evaluation.values import namer, raw_numbers
@@ -60,7 +60,7 @@ def measure_importance(model: Model, rows: Split, encoder: Encoder) -> dict[str,
     labeled = rows.rows.take(there[_spread(len(there), WORK / work / (REPEATS * len(features)))])
     encoded, everyone = labeled.encoded, np.arange(len(labeled))
     weights = np.ones(len(labeled)) if labeled.weights is None else labeled.weights.astype(np.float64)
-    judge = _judge(labeled.labels.astype(np.float64), weights, kind)
+    judge = _judge(labeled.labels.astype(np.float64), weights, labeled.groups, kind)
     random = np.random.default_rng(0)
     orders = [random.permutation(len(labeled)) for _ in range(REPEATS)]
     changes = [_Change(features[0], everyone), *(_Change(one, order) for one in features for order in orders)]
@@ -126,10 +126,12 @@ def _spread(num_rows: int, most: float) -> Positions:
     return np.linspace(0, num_rows - 1, count).astype(np.int64)
 
 
-def _judge(labels: Floats, weights: Floats, kind: LabelKind) -> Callable[[Floats], float]:
+def _judge(labels: Floats, weights: Floats, groups: Ids | None, kind: LabelKind) -> Callable[[Floats], float]:
     """The criterion of logits."""
 
     def judge(logits: Floats) -> float:
+        if kind == "grade" and groups is not None:
+            return 1 - ndcg(labels, logits, groups, k=10, weights=weights)
         loss = weighted_mean(row_losses(labels, logits, kind), weights)
         return float(np.sqrt(loss)) if kind == "real" else loss
 

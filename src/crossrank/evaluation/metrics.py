@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +34,7 @@ __all__ = [
     "CRITERIA",
     "Measures",
     "auc",
+    "badness",
     "calibration_ratio",
     "expected_calibration_error",
     "grouped_auc",
@@ -48,9 +49,22 @@ __all__ = [
 ]
 
 # What decides which weights are the best
-CRITERIA: dict[LabelKind, str] = {"binary": "logloss", "classes": "logloss", "real": "rmse"}
+CRITERIA: dict[LabelKind, str] = {"binary": "logloss", "classes": "logloss", "real": "rmse", "grade": "ndcg@10"}
+FALLING = ("logloss", "rmse")  # the lower the better; of the others 1 is best
 
 Measures: TypeAlias = dict[str, float | int | None]
+
+
+def badness(measured: Mapping[str, Any], criterion: str) -> float:
+    """What the best weights have least of: a falling metric, or 1 less a rising one; infinite where it is undefined.
+
+    >>> badness({"mrr": 0.75}, "mrr")
+    0.25
+    """
+    value = measured[criterion]
+    if value is None:
+        return math.inf
+    return float(value if criterion in FALLING else 1 - value)
 
 
 def sigmoid(logits: ArrayLike) -> Floats:
@@ -168,11 +182,13 @@ def measure(
     """Every metric that fits the label, by the name it has in reports; None where the rows do not define it.
 
     Args:
-        labels: 0 or 1, numbers where ``label_kind`` is ``"real"``, positions where it is ``"classes"``. Shape: (N,).
+        labels: 0 or 1, numbers where ``label_kind`` is ``"real"``, positions where it is ``"classes"``, grades where it
+            is ``"grade"``. Shape: (N,).
         logits: what the model returned: log-odds, or predicted numbers for ``"real"``. Shape: (N,), (N, K) for classes.
         label_kind: as in the schema.
         weights: how many rows each row stands for. Shape: (N,).
-        groups: for grouped AUC, NDCG and MRR of a binary label; those three are absent without it. Shape: (N,).
+        groups: for grouped AUC, NDCG and MRR of a binary label or a grade; those three are absent without it. Shape:
+            (N,).
         k: how many rows of each group NDCG looks at.
 
     Raises:
@@ -188,6 +204,8 @@ def measure(
     rows = read_rows(labels, logits, weights, binary=label_kind == "binary")
     if label_kind == "real":
         found = {"rmse": rmse(labels, logits, weights=weights), "r2": r2(labels, logits, weights=weights)}
+    elif label_kind == "grade":
+        found = {}
     else:
         probabilities = sigmoid(rows.scores)
         found = {
@@ -198,12 +216,12 @@ def measure(
             "ece": expected_calibration_error(labels, probabilities, weights=weights),
             "normalized_entropy": normalized_entropy(labels, logits, weights=weights),
         }
-        if groups is not None:
-            found |= {
-                "grouped_auc": grouped_auc(labels, logits, groups, weights=weights),
-                f"ndcg@{k}": ndcg(labels, logits, groups, k=k, weights=weights),
-                "mrr": mrr(labels, logits, groups, weights=weights),
-            }
+    if groups is not None and label_kind != "real":
+        found |= {
+            "grouped_auc": grouped_auc(labels, logits, groups, weights=weights),
+            f"ndcg@{k}": ndcg(labels, logits, groups, k=k, weights=weights),
+            "mrr": mrr(labels, logits, groups, weights=weights),
+        }
     return _defined(len(rows.scores), found)
 
 

@@ -210,9 +210,13 @@ def _by_removal(model: Model, x0: Tensor, mean: Tensor) -> _Parts:
     owners = _owners(model.layout).to(x0)  # (k, D)
     base = model.in_units(model.logits(mean[None]))[0]
     alone = model.in_units(model.logits(mean + owners * (x0 - mean))) - base  # (k,)
-    seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    seen: dict[nn.Module, tuple[Tensor, ...]] = {}
     layers: list[Any] = [layer for _, _, layer in model.cross_layers()]
-    hooks = [layer.register_forward_hook(lambda layer, inputs, _: seen.update({layer: inputs})) for layer in layers]
+    pools = model.pools().values()
+    hooks = [
+        module.register_forward_hook(lambda module, inputs, _: seen.update({module: inputs}))
+        for module in (*layers, *pools)
+    ]
     logit = _with_hooks(model, torch.stack([x0, mean]), hooks)[0]
     matrices = {layer: (layer.matrix(seen[layer][1][:1]), seen[layer][1][1]) for layer in layers}
     left, right = torch.triu_indices(len(owners), len(owners))  # (P,) each
@@ -220,21 +224,38 @@ def _by_removal(model: Model, x0: Tensor, mean: Tensor) -> _Parts:
     for some in torch.arange(len(left)).split(REMOVED_AT_ONCE):  # type: ignore[no-untyped-call]
         i, j = left[some], right[some]
         hooks = [
-            layer.register_forward_hook(_remover(*matrices[layer], mean, owners[i], owners[j])) for layer in layers
+            layer.register_forward_hook(_remover(layer, *matrices[layer], mean, owners[i], owners[j]))
+            for layer in layers
         ]
+        hooks += [pool.register_forward_hook(_pool_remover(seen[pool], some, owners[i], owners[j])) for pool in pools]
         pairs[i, j] = logit - _with_hooks(model, x0.expand(len(some), -1), hooks)
     return _Parts(base, alone, pairs)
 
 
-def _remover(weight: Tensor, mean_xl: Tensor, mean: Tensor, left: Tensor, right: Tensor) -> Any:
+def _remover(layer: Any, weight: Tensor, mean_xl: Tensor, mean: Tensor, left: Tensor, right: Tensor) -> Any:
     """A hook that takes the products of features i and j out of a layer's output; masks (P, D) say which."""
 
     def remove(_: nn.Module, inputs: tuple[Tensor, Tensor], output: Tensor) -> Tensor:
-        u, v = inputs[0] - mean, inputs[1] - mean_xl  # (P, D)
+        u, v = layer.factor(*inputs) - layer.factor(mean, mean_xl), inputs[1] - mean_xl  # (P, D)
         one_way = left * u * ((right * v) @ weight.T)
         other_way = right * u * ((left * v) @ weight.T)
         twice = (left * right).any(dim=1, keepdim=True)  # a feature with itself has one block only
-        return output - one_way - torch.where(twice, 0.0, other_way)
+        left_over: Tensor = output - one_way - torch.where(twice, 0.0, other_way)
+        return left_over
+
+    return remove
+
+
+def _pool_remover(seen: tuple[Tensor, ...], pairs: Tensor, left: Tensor, right: Tensor) -> Any:
+    """The same for the pooled numbers of pairs (P,), one in each row; ``seen`` was pooled of the average row, too."""
+    kernel, (_, mean_s), (_, mean_x) = seen
+
+    def remove(_: nn.Module, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> Tensor:
+        u, v = inputs[1] - mean_s, inputs[2] - mean_x  # (P, D)
+        one_way = (left * u * ((right * v) @ kernel.T)).sum(dim=1)
+        other_way = (right * u * ((left * v) @ kernel.T)).sum(dim=1)
+        removed = one_way + torch.where((left * right).any(dim=1), 0.0, other_way)
+        return output.index_put((torch.arange(len(pairs)), pairs), -removed, accumulate=True)
 
     return remove
 

@@ -9,7 +9,7 @@ The singular values σ_1 ≥ σ_2 ≥ … of a layer's matrix W say what a matri
   gradient of a row's logit by the layer's output. Its energy is ``Σ_a E (g_a x0_a)² E (W x_l)_a²``. That stands in for
   how far W moves the logit to first order, ``E (Σ_a g_a x0_a (W x_l)_a)²``, as if both factors of each product were
   independent and the products uncorrelated: a heuristic, for which the best matrix of rank r has a closed form
-  (:func:`low_rank_factors`).
+  (:func:`low_rank_factors`). What pooled pairs tell a deep network beside the layer's output is not in it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def measure_spectra(model: Model, rows: Split, *, initial: Sequence[Spectrum] = 
     found = []
     for place, weight, seen in matrices(model, rows):
         values, used = (
-            tuple(torch.linalg.svdvals(each).tolist()) for each in (weight.double(), usage(weight, *seen).weight)
+            tuple(torch.linalg.svdvals(each).tolist()) for each in (weight.double(), usage(weight, *seen[:3]).weight)
         )
         found.append(
             Spectrum(values=values, used=used, initial=before.get((place["network"], place["layer"]), ()), **place)

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 from crossrank.config import differences, flatten
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError
-from crossrank.evaluation.metrics import CRITERIA
+from crossrank.evaluation.metrics import badness
 from crossrank.schema import Schema
 from crossrank.training import Config, train
 from crossrank.training.plan import as_made
+from crossrank.training.remember import try_memory
+from crossrank.training.settings import without_memory
 from crossrank.training.train import dataset_of
 
 KNOBS: dict[str, tuple[Any, ...]] = {
@@ -76,7 +78,13 @@ def find_settings(
         raise ConfigError(f"The minutes to search for settings must be more than 0; got {minutes}.")
     with tempfile.TemporaryDirectory(prefix="crossrank-") as folder:
         dataset = dataset_of(data, schema, Config.parse(given), Path(folder) / "dataset", progress=False)
-        first = as_made(_alone(given), dataset)
+        first, trainings = as_made(_alone(given), dataset), 1
+        memory = first.training.memory
+        if memory == "auto":
+            remembered = try_memory(dataset, _alone(given), Path(folder) / "memory", seed=seed, progress=False)
+            if remembered:
+                dataset, trainings = remembered.best.dataset, 1 + len(remembered.tried)
+            first = as_made(without_memory(_alone(given)), dataset)
         written, known = flatten(given), flatten(first.to_dict())
         knobs = {key: values for key, values in KNOBS.items() if key in known and key not in written}
         if not knobs:
@@ -89,11 +97,12 @@ def find_settings(
             best = trials[0]
             if len(trials) == 1 or tried is best.config:
                 say(f"trial {len(trials)}: {best.loss:.5f}  {_changed(first, best.config) or 'nothing changed'}")
-            if time.monotonic() + best.seconds >= ends:
+            if time.monotonic() + trainings * best.seconds >= ends:
                 break
             tried = _next(chance, trials, knobs)
     say(f"{len(trials)} trials in {(time.monotonic() - started) / 60:.1f} minutes")
     found = best.config.to_dict()
+    found["training"]["memory"] = memory  # which is tried again with these settings
     found["model"]["ensemble"] = given.get("model", {}).get("ensemble", 1)
     return {"model": found["model"], "training": found["training"], "split": given.get("split", {})}
 
@@ -130,10 +139,10 @@ def _next(chance: random.Random, trials: list[Trial], knobs: Mapping[str, tuple[
 def _try(config: Config, dataset: EncodedDataset, folder: Path, seed: int, earlier: list[Trial], ends: float) -> Trial:
     """Train with a setting as long as it may still become the best."""
     started, losses = time.monotonic(), [float("inf")]
-    pairwise, kind = config.training.loss == "pairwise", dataset.schema.label.kind
+    criterion = config.training.criterion(dataset.schema.label.kind)
 
     def look(step: int, metrics: dict[str, Any]) -> None:
-        losses.append(-metrics["grouped_auc"] if pairwise else metrics[CRITERIA[kind]])
+        losses.append(badness(metrics, criterion))
         now = time.monotonic()
         if earlier and ((now - started > earlier[0].seconds and min(losses) > earlier[0].loss) or now > ends):
             raise _Enough

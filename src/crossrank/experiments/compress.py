@@ -29,7 +29,7 @@ from crossrank.evaluation.intervals import mean_and_error
 from crossrank.evaluation.metrics import row_losses
 from crossrank.evaluation.spectrum import Usage, energy_rank, low_rank_factors, usage
 from crossrank.experiments.latency import BATCHES, measure_latency
-from crossrank.files import fresh_partial, publish, writing
+from crossrank.folders import making, publish, recover
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.cost import model_cost
 from crossrank.nn import CrossLayer, LowRankCrossLayer
@@ -103,11 +103,12 @@ def compress(
     run = run if isinstance(run, Run) else Run.open(run)
     dataset = EncodedDataset.open(dataset) if isinstance(dataset, str | Path) else dataset
     into = Path(into)
+    recover(into)
     if into.exists() and not (overwrite and is_run(into)):
         hint = "Choose another name" + (", or pass --overwrite to replace it." if is_run(into) else ".")
         raise RunError(f"The run folder {into} must not exist yet; it does.", hint=hint)
     _check(run, rank, dataset)
-    with writing(into, RunError), torch.random.fork_rng(devices=[]):
+    with making(into, RunError) as folder, torch.random.fork_rng(devices=[]):
         factors = _factors(run.model, dataset)
         if dataset is None:
             chosen = _by_energy(run.model) if rank == "auto" else rank
@@ -115,13 +116,17 @@ def compress(
         else:
             chosen, model = _by_quality(run, factors, dataset, rank, finetune_steps)
         before, after = _compare(run, model, chosen, dataset)
-        _write(into, run, model, chosen, dataset, {"before": before, "after": after})
+        _write(folder, run, model, chosen, dataset, {"before": before, "after": after})
+        publish(folder, into)
     return Compression(Run.open(into), chosen, before, after)
 
 
 def _check(run: Run, rank: int | str, dataset: EncodedDataset | None) -> None:
-    if run.model.num_outputs > 1:
-        raise ConfigError(f"Only models of one logit can be compressed; got several classes in {run.path}.")
+    if run.schema.label.kind in ("classes", "grade"):
+        raise ConfigError(
+            "A model is compressed whose label has two classes or is a number; got the kind "
+            f"{run.schema.label.kind} in {run.path}."
+        )
     layers = [layer for _, _, layer in run.model.cross_layers()]
     chosen = run.config["model"].get("cross", {}).get("layer")  # what a narrower model is built from
     if chosen != "full" or not all(type(layer) is CrossLayer for layer in layers):
@@ -152,7 +157,7 @@ def _factors(model: Model, dataset: EncodedDataset | None) -> Factors:
     for name, layer in _full_layers(model).items():
         weight = layer.weight.detach()
         eye = torch.eye(len(weight), dtype=torch.float64)
-        matrix = Usage(eye, weight.double(), eye) if seen is None else usage(weight, *seen[layer])
+        matrix = Usage(eye, weight.double(), eye) if seen is None else usage(weight, *seen[layer][:3])
         factors[name] = low_rank_factors(matrix, _largest_rank(model))
     return factors
 
@@ -284,10 +289,9 @@ def _quality(model: Model, dataset: EncodedDataset) -> dict[str, Any]:
 
 
 def _write(
-    into: Path, run: Run, model: Model, rank: int, dataset: EncodedDataset | None, comparison: dict[str, Any]
+    folder: Path, run: Run, model: Model, rank: int, dataset: EncodedDataset | None, comparison: dict[str, Any]
 ) -> None:
-    """Write the run folder, complete or not at all."""
-    folder = fresh_partial(into)
+    """Write every file of the run folder."""
     (folder / "metrics.jsonl").touch()
     after = comparison["after"]
     report = {
@@ -301,4 +305,3 @@ def _write(
         write_findings(folder, model, dataset, split=list(dataset.num_rows)[-1])
     config = _narrowed_config(run, rank)
     write_run(folder, model=model, encoder=run.encoder, config=config, info=info, report=report)
-    publish(folder, into)

@@ -16,8 +16,9 @@ from crossrank.data.table import open_table
 from crossrank.errors import RunError
 from crossrank.evaluation import explain
 from crossrank.evaluation.metrics import auc, log_loss
-from crossrank.files import fresh_partial, publish, writing
+from crossrank.folders import making, publish, recover
 from crossrank.runs import Run
+from crossrank.runs.lifecycle import is_run
 from crossrank.training import Config, train
 
 SETTINGS: dict[str, dict[str, Any]] = {"embedding": {"dim": 8}, "deep": {"sizes": [64, 64]}}
@@ -65,10 +66,12 @@ def run_demo(
 
     ``into`` gets the log as clicks.csv with its schema.json, the encoded dataset, and a run folder for each model.
     """
+    recover(into)
     if into.exists() and not overwrite:
         raise RunError(f"The demo folder {into} must not exist yet; it does.", hint="Pass --overwrite to replace it.")
-    with writing(into, RunError):
-        partial = fresh_partial(into)
+    if into.exists() and not is_run(into / "dcn-v2"):
+        raise RunError(f"{into} is not a demo folder, so it will not be replaced.", hint="Choose another name.")
+    with making(into, RunError) as partial:
         log = click_log(rows, seed=seed)
         say(f"{rows:,} rows of a generated click log, planted crosses: {', '.join(map(_name, PLANTED))}")
         log.frame.write_csv(partial / "clicks.csv")

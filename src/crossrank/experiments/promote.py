@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import shutil
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -25,12 +24,13 @@ from numpy.typing import NDArray
 from crossrank.data import EncodedDataset, Split
 from crossrank.data.cell_codes import CellKeys
 from crossrank.data.crossing import add_crosses
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation.evaluate import score_split
 from crossrank.evaluation.intervals import mean_and_error
 from crossrank.evaluation.metrics import row_losses
 from crossrank.evaluation.missed import Missed, rank_missed
-from crossrank.files import publish, read_json, write_json
+from crossrank.files import writing
+from crossrank.folders import MARK, locked, publish, remove
 from crossrank.models import Model, build_model
 from crossrank.models.widen import widen
 from crossrank.runs import Run
@@ -113,11 +113,14 @@ def promote(
     run, into = run if isinstance(run, Run) else Run.open(run), Path(into)
     if seeds < 1 or most < 1:
         raise ConfigError(f"seeds and most must be at least 1; got {seeds} and {most}.")
-    if run.schema.label.kind == "classes":
-        raise ConfigError("A run is promoted whose label has two classes or is a number; got one of several classes.")
-    config, folder = Config.parse(run.config), claim(into, resume=False, overwrite=overwrite)
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    if run.schema.label.kind in ("classes", "grade"):
+        raise ConfigError(
+            f"A run is promoted whose label has two classes or is a number; got the kind {run.schema.label.kind}."
+        )
+    config, devices = Config.parse(run.config), range(torch.cuda.device_count())
+    with writing(into, RunError), locked(into, RunError), torch.random.fork_rng(devices=devices):
+        folder = claim(into, resume=False, overwrite=overwrite)
+        try:
             dataset = dataset_of(data, run.schema, config, folder / "data", progress=progress)
             if dataset.encoder.fingerprint != run.encoder.fingerprint:
                 raise ConfigError(f"{dataset.path} must be what the run {run.path} was trained on; it is not.")
@@ -131,8 +134,8 @@ def promote(
             if best is not None and best.crosses:
                 _write(into, run, best, promotion)
                 promotion = dataclasses.replace(promotion, run=Run.open(into))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            remove(folder)
     return promotion
 
 
@@ -273,9 +276,8 @@ def _fixed_rank(run: Run, config: Config) -> Config:
 
 def _write(into: Path, run: Run, best: _Arm, promotion: Promotion) -> None:
     """Make the best training's first seed a run folder."""
-    finish_run(best.trainer, best.planned, test="test" in best.dataset.num_rows, initial=run.spectrum)
-    made = best.trainer.folder
-    report = read_json(made / "report.json")
-    report["promotion"] = {"source": run.path.name, "seeds": len(best.losses), **promotion.to_dict()}
-    write_json(made / "report.json", report)
-    publish(made, into)
+    found = {"promotion": {"source": run.path.name, "seeds": len(best.losses), **promotion.to_dict()}}
+    test = "test" in best.dataset.num_rows
+    finish_run(best.trainer, best.planned, test=test, initial=run.spectrum, more=found)
+    (best.trainer.folder / MARK).touch()
+    publish(best.trainer.folder, into)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossrank.config import load_toml
 from crossrank.errors import ConfigError, did_you_mean, listing
+from crossrank.models import MODELS
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -143,7 +144,7 @@ class Space:
 
 
 def default_space(model: str, *, like: str = "criteo") -> Space:
-    """The space for a model of the paper's main table.
+    """The space for a model of the paper's main table, or of those after it.
 
     Args:
         model: its name.
@@ -157,7 +158,8 @@ def default_space(model: str, *, like: str = "criteo") -> Space:
         hint = did_you_mean(model, models) or "Write a space of your own as a TOML file."
         raise ConfigError(f"Spaces are there for {listing(models, most=20)}; got '{model}'.", hint=hint)
     search = {**shared["search"], **models[model]}
-    if model.startswith("cross-net"):
+    has_deep = any(field.name == "deep" for field in dataclasses.fields(MODELS[model].settings))
+    if not has_deep or model.startswith("cross-net"):
         search = {name: value for name, value in search.items() if not name.startswith("model.deep.")}
     fixed = _copied(shared["fixed"])
     _put(fixed, "model.name", model)

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from crossrank.data import EncodedDataset
-from crossrank.errors import ConfigError
-from crossrank.evaluation.metrics import CRITERIA
+from crossrank.errors import ConfigError, RunError
+from crossrank.evaluation.metrics import CRITERIA, badness
 from crossrank.experiments.space import Space
-from crossrank.files import partial_of, read_json, write_json
+from crossrank.files import is_as_written, read_json, signed, write_json
+from crossrank.folders import partial_of
 from crossrank.models.cost import Cost, model_cost
 from crossrank.runs import Run
 from crossrank.training import Config, Planned, train_or_resume, train_together
@@ -85,7 +86,14 @@ def run_family(tasks: Sequence[Task]) -> list[Trial]:
     for task in tasks:  # after the files are there, lest a kill leave half a run and no result
         for folder in (partial_of(_run_folder(task)), _run_folder(task)):
             shutil.rmtree(folder, ignore_errors=True)
-    return [Trial(**read_json(_file(task))) for task in tasks]
+    return [_read(_file(task)) for task in tasks]
+
+
+def _read(file: Path) -> Trial:
+    content = read_json(file)
+    if not is_as_written(content):
+        raise RunError(f"{file} must be what was written; it is not.", hint="Remove it: its trial is then made again.")
+    return Trial(**{key: value for key, value in content.items() if key != "checksum"})
 
 
 def _file(task: Task) -> Path:
@@ -218,7 +226,7 @@ class _Attempt:
         elif isinstance(ended, Exception):
             raise ended
         else:
-            score = ended.report["valid"][self.criterion]
+            score = badness(ended.report["valid"], self.criterion)
         trial = Trial(
             number=self.task.number,
             values=self.values,
@@ -230,7 +238,7 @@ class _Attempt:
             curve=self.curve,
             seconds=seconds,
         )
-        write_json(_file(self.task), dataclasses.asdict(trial))
+        write_json(_file(self.task), signed(dataclasses.asdict(trial)))
 
 
 def _train(attempts: Sequence[_Attempt]) -> None:
@@ -255,4 +263,4 @@ def _train(attempts: Sequence[_Attempt]) -> None:
 def _curve(journal: Path, criterion: str) -> list[float]:
     text = journal.read_text(encoding="utf-8") if journal.is_file() else ""
     lines = map(json.loads, text[: text.rfind("\n") + 1].splitlines())  # a kill may have cut the last line
-    return [line["valid"][criterion] for line in lines if "valid" in line]
+    return [badness(line["valid"], criterion) for line in lines if "valid" in line]

@@ -27,7 +27,7 @@ from crossrank.config import differences
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, MissingExtraError, RunError
 from crossrank.evaluation import evaluate
-from crossrank.evaluation.metrics import CRITERIA
+from crossrank.evaluation.metrics import CRITERIA, badness
 from crossrank.experiments.figures import check_plots, save_figure
 from crossrank.experiments.leaderboard import (
     Finalist,
@@ -42,6 +42,7 @@ from crossrank.experiments.processes import Map, workers
 from crossrank.experiments.space import Space
 from crossrank.experiments.trials import RATE, Task, Trial, run_family
 from crossrank.files import read_json, write_json, write_text, writing
+from crossrank.folders import locked
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run
 from crossrank.training import Config, Planned, train_or_resume, train_together
@@ -123,7 +124,7 @@ def tune(
     _check_rates(rates, space)
     plan = {"space": space.to_dict(), "trials": trials, "stages": stages, "seed": seed, "finalists": finalists}
     plan |= {"rates": rates, "seeds": seeds, "max_parameters": max_parameters, "data_fingerprint": dataset.fingerprint}
-    with writing(into, RunError), workers(jobs) as each:
+    with writing(into, RunError), locked(into, RunError), workers(jobs) as each:
         _claim(into, plan)
         search = _Search(into, dataset, seed, max_parameters, each, say)
         found = search.trials(space, trials, stages, rates)
@@ -241,7 +242,7 @@ class _Search:
         reports = [report for part in self.each(_train_finalist, jobs) for report in part]
         finalists = []
         for i, trial in enumerate(front):
-            spread = _spread([report[self.criterion] for report in reports[i * seeds : (i + 1) * seeds]])
+            spread = _spread([badness(report, self.criterion) for report in reports[i * seeds : (i + 1) * seeds]])
             finalists.append(Finalist(trial, spread["mean"], spread["deviation"], seeds))
         return choose(finalists)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, path_logits
 from crossrank.models.fields import FieldStack
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import LogarithmicLayer, OutputLayer
@@ -78,7 +78,12 @@ class AFNPlus(AFN):
         self.deep = settings.deep.network(layout.input_dim)
         self.output = OutputLayer(self.hidden.output_dim + self.deep.output_dim)
 
+    def _paths(self, x0: Tensor) -> list[Tensor]:
+        return [self.crossed(x0), self.deep(x0)]
+
     def logits(self, x0: Tensor) -> Tensor:
-        final = torch.cat([self.crossed(x0), self.deep(x0)], dim=1)  # (B, H + H')
-        logits: Tensor = self.output(final)  # (B,)
+        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=1))  # (B, H + H') -> (B,)
         return logits
+
+    def head_logits(self, x0: Tensor) -> Tensor:
+        return path_logits(self.output, self._paths(x0))

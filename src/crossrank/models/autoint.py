@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from crossrank.config import setting
 from crossrank.errors import ConfigError
-from crossrank.models.base import Model
+from crossrank.models.base import Model, path_logits
 from crossrank.models.fields import FieldStack
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import InteractingLayer, OutputLayer
@@ -98,7 +98,12 @@ class AutoIntPlus(AutoInt):
         self.deep = settings.deep.network(layout.input_dim)
         self.output = OutputLayer(self.output.in_features + self.deep.output_dim)
 
+    def _paths(self, x0: Tensor) -> list[Tensor]:
+        return [self.attended(x0), self.deep(x0)]
+
     def logits(self, x0: Tensor) -> Tensor:
-        final = torch.cat([self.attended(x0), self.deep(x0)], dim=1)  # (B, F H A + H)
-        logits: Tensor = self.output(final)  # (B,)
+        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=1))  # (B, F H A + H) -> (B,)
         return logits
+
+    def head_logits(self, x0: Tensor) -> Tensor:
+        return path_logits(self.output, self._paths(x0))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from crossrank.nn import CrossNetwork, DeepNetwork, FeatureEmbedding, Features
+from crossrank.nn import CrossNetwork, DeepNetwork, FeatureEmbedding, Features, OutputLayer, PairProducts
 from crossrank.schema import InputLayout, LabelKind
 
 LABEL_UNITS = {"label_mean": 0.0, "label_deviation": 1.0, "label_low": -math.inf, "label_high": math.inf}
@@ -19,15 +19,19 @@ SPECIAL_IDS = 2  # the first ids of each vocabulary: missing and unseen
 
 
 class Terms(NamedTuple):
-    """``logit = Σ_i w_i·cross_i(x0) + w·deep(x0) + bias``: networks on x0 under a linear head.
+    """``logit = Σ_i w_i·cross_i(x0) + w·deep(x0) + w·deep(quadratic(x0)) + linear + bias``: what makes a logit of x0.
 
-    Where ``below`` has cross networks, the deep one reads what they make of x0, side by side, instead of x0.
+    Where ``below`` has cross networks, the deep one reads what they make of x0, side by side, instead of x0. A
+    quadratic is any map (B, D) -> (B, M) whose elements are polynomials of degree two, and has a network of its own.
+    The linear term has weights of its own: what each column adds, features -> (B, number of columns).
     """
 
     bias: Tensor
     crosses: Sequence[tuple[CrossNetwork, Tensor]] = ()
     deep: tuple[DeepNetwork, Tensor] | None = None
     below: Sequence[CrossNetwork] = ()
+    quadratic: tuple[Callable[[Tensor], Tensor], DeepNetwork, Tensor] | None = None
+    linear: Callable[[Features], Tensor] | None = None
 
 
 class Model(nn.Module, abc.ABC):
@@ -70,6 +74,18 @@ class Model(nn.Module, abc.ABC):
     def logits(self, x0: Tensor) -> Tensor:
         """(B, D) -> (B,)"""
 
+    def head_logits(self, x0: Tensor) -> Tensor:
+        """(B, D) -> (B, M): the logit of each path of the model; their mean is the logit. Most have one path.
+
+        Paths can have losses of their own (:mod:`crossrank.training.heads`). Where the logit is linear in what the
+        paths make, :func:`path_logits` says what each answers.
+        """
+        return self.logits(x0).unsqueeze(-1)
+
+    def heads(self, features: Features) -> Tensor:
+        """The same of features, as ``forward`` is of ``logits``; a model with its own ``forward`` overrides both."""
+        return self.head_logits(self.embedding(features))
+
     def terms(self) -> Terms | None:
         """How the logit is made of networks on x0, where it is nothing else, so that a ranker may take it apart."""
         return None
@@ -77,11 +93,12 @@ class Model(nn.Module, abc.ABC):
     def kernels(self) -> Iterator[nn.Parameter]:
         """The weights that the penalty λ Σ ||W||² counts: of cross and deep layers alone.
 
-        No tables, whatever they are called: only the rows that a batch reads could be counted. No biases, no gates.
+        No tables, whatever they are called: only the rows that a batch reads could be counted. No biases, gates, norms.
         """
         exempt, tables = ("embedding.", "fields.", "linear.", "output."), {id(table.weight) for table in self.tables()}
         for name, parameter in self.named_parameters():
-            listed = not name.startswith(exempt) and ".gate." not in name and not name.endswith("bias")
+            of_kind = {"gate", "norm"} & set(name.split("."))
+            listed = not name.startswith(exempt) and not of_kind and not name.endswith("bias")
             if listed and id(parameter) not in tables:
                 yield parameter
 
@@ -95,6 +112,10 @@ class Model(nn.Module, abc.ABC):
         for number, network in enumerate(self.cross_networks(), start=1):
             for depth, layer in enumerate(network.layers, start=1):
                 yield number, depth, layer
+
+    def pools(self) -> dict[Any, PairProducts]:
+        """The cross layers whose products are pooled by pairs of features for other layers, and what pools them."""
+        return {}
 
     @property
     def members(self) -> Sequence[Model]:
@@ -147,6 +168,29 @@ class Model(nn.Module, abc.ABC):
         finally:
             self.train(training)
         return torch.cat(logits) if logits else torch.empty((0, self.num_outputs) if self.num_outputs > 1 else 0)
+
+
+def path_logits(output: OutputLayer, parts: Sequence[Tensor]) -> Tensor:
+    """``y_m = M w_m·h_m + b`` of the paths h_1 … h_M under one output layer; their mean is wᵀ [h_1; …; h_M] + b.
+
+    Shape: (B, H_m) each -> (B, M).
+    """
+    weights = torch.split(output.weight[0], [part.shape[-1] for part in parts])
+    products = torch.stack([part @ weight for part, weight in zip(parts, weights, strict=True)], dim=-1)  # (B, M)
+    return len(parts) * products + (0.0 if output.bias is None else output.bias)
+
+
+def with_first(heads: Tensor, term: Tensor) -> Tensor:
+    """The paths' logits where the first path has one more term of the logit: (B, M), (B,) -> (B, M)."""
+    count = heads.shape[-1]
+    return torch.cat([heads[:, :1] + count * term[:, None], heads[:, 1:]], dim=1)
+
+
+def alone(
+    quadratic: Callable[[Tensor], Tensor], bias: Tensor
+) -> tuple[Callable[[Tensor], Tensor], DeepNetwork, Tensor]:
+    """A quadratic that is itself a term of the logit beside a bias, (B, D) -> (B,), as :class:`Terms` has it."""
+    return (lambda x0: quadratic(x0)[:, None]), DeepNetwork(1, sizes=()), torch.ones_like(bias)
 
 
 def answers_of(logits: Tensor, kind: LabelKind) -> Tensor:

@@ -17,19 +17,33 @@ from crossrank.models.autoint import AutoInt, AutoIntPlus, AutoIntPlusSettings, 
 from crossrank.models.base import Model
 from crossrank.models.cin import CIN, CINSettings
 from crossrank.models.dcn import DCN, DCNSettings
-from crossrank.models.dcn_v2 import DCNV2, CrossNetMixSettings, CrossNetSettings, DCNMixSettings, DCNV2Settings
+from crossrank.models.dcn_v2 import (
+    DCNV2,
+    CrossNetMixSettings,
+    CrossNetSettings,
+    DCNMixSettings,
+    DCNV2Settings,
+    GDCNSettings,
+)
 from crossrank.models.deep_crossing import DeepCrossing, DeepCrossingSettings
 from crossrank.models.deepfm import DeepFM, DeepFMSettings
 from crossrank.models.dlrm import DLRM, DLRMSettings
 from crossrank.models.dnn import DNN, DNNSettings
+from crossrank.models.edcn import EDCN, EDCNSettings
 from crossrank.models.ensemble import Ensemble
+from crossrank.models.fcn import ECN, FCN, LCN, ECNSettings, FCNSettings, LCNSettings
+from crossrank.models.final_mlp import FinalMLP, FinalMLPSettings
+from crossrank.models.final_net import FinalNet, FinalNetSettings
 from crossrank.models.fm import FM, FMSettings
 from crossrank.models.interhat import InterHAt, InterHAtSettings
 from crossrank.models.logistic_regression import LogisticRegression, LogisticRegressionSettings
+from crossrank.models.mask_net import MaskNet, MaskNetSettings
 from crossrank.models.nfm import NFM, NFMSettings
 from crossrank.models.pnn import PNN, PNNSettings
+from crossrank.models.qnn_alpha import QNNAlpha, QNNAlphaSettings
 from crossrank.models.settings import ModelSettings
 from crossrank.models.wide_deep import WideDeep, WideDeepSettings
+from crossrank.models.wukong import Wukong, WukongSettings
 from crossrank.models.xdeepfm import XDeepFM, XDeepFMSettings
 from crossrank.nn import OutputLayer
 from crossrank.schema import Feature
@@ -46,6 +60,7 @@ class Entry(NamedTuple):
 MODELS = {
     "dcn-v2": Entry(DCNV2, DCNV2Settings, "full-rank cross layers and a deep network, stacked or parallel"),
     "dcn-mix": Entry(DCNV2, DCNMixSettings, "DCN-V2 with mixtures of low-rank experts"),
+    "gdcn": Entry(DCNV2, GDCNSettings, "DCN-V2 whose crosses pass an information gate"),
     "cross-net": Entry(DCNV2, CrossNetSettings, "the cross network of DCN-V2 alone"),
     "cross-net-mix": Entry(DCNV2, CrossNetMixSettings, "the cross network of DCN-Mix alone"),
     "dnn": Entry(DNN, DNNSettings, "a deep network on the embedded features"),
@@ -69,6 +84,17 @@ MODELS = {
     "afn": Entry(AFN, AFNSettings, "products of learned powers of the features under dense layers"),
     "afn-plus": Entry(AFNPlus, AFNPlusSettings, "AFN beside a deep network"),
     "interhat": Entry(InterHAt, InterHAtSettings, "a Transformer and attention over each order of crosses"),
+    "final-mlp": Entry(
+        FinalMLP, FinalMLPSettings, "two deep networks on gated features, and products of their outputs"
+    ),
+    "final-net": Entry(FinalNet, FinalNetSettings, "two deep networks whose layers multiply what they make of x"),
+    "mask-net": Entry(MaskNet, MaskNetSettings, "dense layers on features that each row masks for itself"),
+    "fcn": Entry(FCN, FCNSettings, "DCNv3: the mean of ECN and LCN"),
+    "ecn": Entry(ECN, ECNSettings, "crosses of x with itself at half the width, masked; the order doubles by layer"),
+    "lcn": Entry(LCN, LCNSettings, "crosses of x with x0 at half the width, masked"),
+    "qnn-alpha": Entry(QNNAlpha, QNNAlphaSettings, "several normalised crosses of x with itself in each layer"),
+    "edcn": Entry(EDCN, EDCNSettings, "a cross and a deep network whose product each next pair of layers reads"),
+    "wukong": Entry(Wukong, WukongSettings, "factorization machines on top of each other under a deep network"),
 }
 
 

@@ -2,8 +2,8 @@
 
 Parameters are those of the model built for its shapes alone (:func:`~crossrank.models.build.build_shapes`).
 Multiply-adds are the scalar multiplications that one more row causes: matrix products (a multiplication and an addition
-for each term) and elementwise products, counted while the model runs on shapes alone. Sums, lookups and activation
-functions are left out, as the literature does.
+for each term) and elementwise products, counted while the model runs on shapes alone. Sums, lookups, activation
+functions and layer norms are left out, as the literature does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from crossrank.models.base import Model
@@ -108,8 +109,11 @@ def _count(model: Model, *, num_rows: int) -> Counter[str]:
         model(_shapes(model, num_rows))
     counts = Counter(interaction=counter.get_total_flops() // 2)
     flops = counter.get_flop_counts()  # by module, each with all that it contains
-    for name in (name for name, _ in model.named_children() if name in _PART_OF):
-        multiply_adds = sum(flops.get(f"{type(model).__name__}.{name}", {}).values()) // 2
+    for name, module in ((name, module) for name, module in model.named_children() if name in _PART_OF):
+        # Of a list of modules only its members are called.
+        called = [f"{name}.{i}" for i in range(len(module))] if isinstance(module, nn.ModuleList) else [name]
+        found = [flops.get(f"{type(model).__name__}.{one}", {}) for one in called]
+        multiply_adds = sum(sum(one.values()) for one in found) // 2
         counts.update({_PART_OF[name]: multiply_adds, "interaction": -multiply_adds})
     return counts
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, path_logits
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import CrossNetwork, OutputLayer
 from crossrank.schema import InputLayout
@@ -56,11 +56,16 @@ class DCN(Model):
             final_dim = self.deep.output_dim + (input_dim if self.structure == "parallel" else 0)
         self.output = OutputLayer(final_dim)
 
-    def logits(self, x0: Tensor) -> Tensor:
-        final: Tensor = self.cross(x0)  # (B, D)
+    def _paths(self, x0: Tensor) -> list[Tensor]:
+        """What stands side by side under the output layer."""
+        crossed: Tensor = self.cross(x0)  # (B, D)
         if self.structure == "stacked":
-            final = self.deep(final)  # (B, H)
-        elif self.structure == "parallel":
-            final = torch.cat([final, self.deep(x0)], dim=1)  # (B, D + H)
-        logits: Tensor = self.output(final)  # (B,)
+            return [self.deep(crossed)]  # (B, H)
+        return [crossed, self.deep(x0)] if self.structure == "parallel" else [crossed]
+
+    def logits(self, x0: Tensor) -> Tensor:
+        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=1))  # (B,)
         return logits
+
+    def head_logits(self, x0: Tensor) -> Tensor:
+        return path_logits(self.output, self._paths(x0))

@@ -7,7 +7,7 @@ import dataclasses
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, Terms, alone, path_logits, with_first
 from crossrank.models.fields import FieldStack, LinearTerm
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import FactorizationMachine, Features, OutputLayer
@@ -46,6 +46,18 @@ class DeepFM(Model):
         first_order: Tensor = self.linear(features)  # (B,)
         return first_order + self.logits(self.embedding(features))
 
+    def head_logits(self, x0: Tensor) -> Tensor:
+        return with_first(path_logits(self.output, [x0[:, :0], self.deep(x0)]), self.interaction(self.fields(x0)))
+
+    def heads(self, features: Features) -> Tensor:
+        return with_first(super().heads(features), self.linear(features))
+
     def logits(self, x0: Tensor) -> Tensor:
         logits: Tensor = self.interaction(self.fields(x0)) + self.output(self.deep(x0))  # (B,)
         return logits
+
+    def terms(self) -> Terms:
+        pairs = alone(lambda x0: self.interaction(self.fields(x0)), self.output.bias)
+        return Terms(
+            self.output.bias[0], quadratic=pairs, linear=self.linear.each, deep=(self.deep, self.output.weight[0])
+        )

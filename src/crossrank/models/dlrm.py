@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossrank.config import setting
 from crossrank.errors import ConfigError
-from crossrank.models.base import Model
+from crossrank.models.base import Model, Terms
 from crossrank.models.fields import FieldStack
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import DeepNetwork, InnerProducts, OutputLayer
@@ -78,3 +78,9 @@ class DLRM(Model):
             crossed = torch.cat([dense, products], dim=1)  # (B, e + P)
         logits: Tensor = self.output(self.deep(crossed))  # (B,)
         return logits
+
+    def terms(self) -> Terms | None:
+        if self.bottom is not None:  # what it makes of the numbers is no polynomial of them
+            return None
+        quadratic = (lambda x0: self.products(self.fields(x0))), self.deep, self.output.weight[0]
+        return Terms(self.output.bias[0], quadratic=quadratic)

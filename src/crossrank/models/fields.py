@@ -70,3 +70,9 @@ class LinearTerm(nn.Module):
         if not len(self.numbers) and torch.onnx.is_in_onnx_export():
             return values  # a product over nothing is 0; onnxruntime 1.31 returns what the memory held
         return values + x0[:, num_embedded:] @ self.numbers
+
+    def each(self, features: Features) -> Tensor:
+        """What each feature's value and each number adds: (B, F + M)."""
+        x0: Tensor = self.embedding(features)
+        ones = self.numbers.new_ones(x0.shape[1] - len(self.numbers))
+        return x0 * torch.cat([ones, self.numbers])

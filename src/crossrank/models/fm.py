@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, Terms, alone
 from crossrank.models.fields import FieldStack, LinearTerm
 from crossrank.models.settings import ModelSettings
 from crossrank.nn import FactorizationMachine, Features
@@ -54,3 +54,7 @@ class FM(Model):
     def logits(self, x0: Tensor) -> Tensor:
         logits: Tensor = self.interaction(self.fields(x0)) + self.bias  # (B,)
         return logits
+
+    def terms(self) -> Terms:
+        pairs = alone(lambda x0: self.interaction(self.fields(x0)), self.bias)
+        return Terms(self.bias[0], quadratic=pairs, linear=self.linear.each)

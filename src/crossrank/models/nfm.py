@@ -7,7 +7,7 @@ import dataclasses
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, Terms
 from crossrank.models.fields import FieldStack, LinearTerm
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import BiInteraction, Features, OutputLayer
@@ -49,3 +49,7 @@ class NFM(Model):
         pooled = self.interaction(self.fields(x0))  # (B, e)
         logits: Tensor = self.output(self.deep(pooled))  # (B,)
         return logits
+
+    def terms(self) -> Terms:
+        quadratic = (lambda x0: self.interaction(self.fields(x0))), self.deep, self.output.weight[0]
+        return Terms(self.output.bias[0], quadratic=quadratic, linear=self.linear.each)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, Terms
 from crossrank.models.fields import FieldStack
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import InnerProducts, OuterProducts, OutputLayer
@@ -60,8 +60,14 @@ class PNN(Model):
         self.deep = settings.deep.network(layout.input_dim + num_products)
         self.output = OutputLayer(self.deep.output_dim)
 
-    def logits(self, x0: Tensor) -> Tensor:
+    def _signals(self, x0: Tensor) -> Tensor:
+        """z and p side by side: (B, D) -> (B, D + P)."""
         fields = self.fields(x0)  # (B, F, e)
-        products = [product(fields) for product in self.products]  # each (B, P)
-        logits: Tensor = self.output(self.deep(torch.cat([x0, *products], dim=1)))  # (B,)
+        return torch.cat([x0, *(product(fields) for product in self.products)], dim=1)
+
+    def logits(self, x0: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.deep(self._signals(x0)))  # (B,)
         return logits
+
+    def terms(self) -> Terms:
+        return Terms(self.output.bias[0], quadratic=(self._signals, self.deep, self.output.weight[0]))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from crossrank.config import setting
 from crossrank.errors import ConfigError, did_you_mean
-from crossrank.models.base import Model
+from crossrank.models.base import Model, path_logits, with_first
 from crossrank.models.fields import LinearTerm
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import FeatureEmbedding, Features, HashedCrosses, OutputLayer
@@ -72,6 +72,12 @@ class WideDeep(Model):
     def logits(self, x0: Tensor) -> Tensor:
         logits: Tensor = self.output(self.deep(x0))  # (B,)
         return logits
+
+    def head_logits(self, x0: Tensor) -> Tensor:
+        return path_logits(self.output, [x0[:, :0], self.deep(x0)])
+
+    def heads(self, features: Features) -> Tensor:
+        return with_first(super().heads(features), self.linear(features))
 
     def tables(self) -> list[FeatureEmbedding]:
         """The tables of ``layout.embedded``, without that of the crosses, whose rows belong to no single feature."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model
+from crossrank.models.base import Model, path_logits, with_first
 from crossrank.models.cin import CompressedInteractionSettings
 from crossrank.models.fields import FieldStack, LinearTerm
 from crossrank.models.settings import DeepSettings, ModelSettings
@@ -49,7 +49,15 @@ class XDeepFM(Model):
         first_order: Tensor = self.linear(features)  # (B,)
         return first_order + self.logits(self.embedding(features))
 
+    def _paths(self, x0: Tensor) -> list[Tensor]:
+        return [self.cin(self.fields(x0)), self.deep(x0)]
+
     def logits(self, x0: Tensor) -> Tensor:
-        final = torch.cat([self.cin(self.fields(x0)), self.deep(x0)], dim=1)  # (B, ΣH + H)
-        logits: Tensor = self.output(final)  # (B,)
+        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=1))  # (B, ΣH + H) -> (B,)
         return logits
+
+    def head_logits(self, x0: Tensor) -> Tensor:
+        return path_logits(self.output, self._paths(x0))
+
+    def heads(self, features: Features) -> Tensor:
+        return with_first(super().heads(features), self.linear(features))

@@ -63,3 +63,11 @@ def activation_name(activation: str | Activation | None) -> str:
     if isinstance(activation, str):
         return activation
     return "identity" if activation is None else getattr(activation, "__name__", type(activation).__name__)
+
+
+def slope(activation: Activation, x: Tensor) -> Tensor:
+    """g'(x), elementwise."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(activation(x).sum(), x)
+    return slope

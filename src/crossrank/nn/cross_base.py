@@ -11,7 +11,7 @@ from crossrank.errors import ConfigError
 from crossrank.nn.checks import check_count, check_width
 from crossrank.nn.linear import he_normal_
 
-SAID = ("matrix", "label", "is_smooth", "project", "mix", "spread")  # of a layer by itself
+SAID = ("matrix", "label", "is_smooth", "project", "mix", "spread", "kernel", "factor")  # of a layer by itself
 
 
 class BaseCrossLayer(nn.Module):
@@ -72,6 +72,18 @@ class BaseCrossLayer(nn.Module):
     @property
     def tells_matrix(self) -> bool:
         return type(self).matrix is not BaseCrossLayer.matrix
+
+    def kernel(self) -> Tensor:
+        """W of the products ``factor ⊙ W xl``, before gates and activations; the mean of several. Shape: (D, D).
+
+        Raises:
+            ConfigError: where the class has no such matrix.
+        """
+        raise ConfigError(f"A layer whose products are pooled must have one kernel; {type(self).__name__} has none.")
+
+    def factor(self, x0: Tensor, xl: Tensor) -> Tensor:
+        """What the layer multiplies, x0 in most; what is said of its matrix is said of products with this."""
+        return x0
 
     def project(self, xl: Tensor) -> Tensor:
         """All that the layer reads of xl, a linear map. Shape: (..., D) -> (..., Z)."""

@@ -9,20 +9,25 @@ from torch import Tensor, nn
 
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.nn.checks import check_count
-from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, MixtureCrossLayer, VectorCrossLayer
+from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, VectorCrossLayer
 from crossrank.nn.cross_base import BaseCrossLayer
+from crossrank.nn.general import GeneralCrossLayer
+from crossrank.nn.mixture import MixtureCrossLayer
+from crossrank.nn.separable import SeparableCrossLayer
 
-LayerKind = Literal["full", "low_rank", "mixture", "vector"]
+LayerKind = Literal["full", "low_rank", "mixture", "vector", "separable", "general"]
 LAYERS: dict[str, type[BaseCrossLayer]] = {
     "full": CrossLayer,
     "low_rank": LowRankCrossLayer,
     "mixture": MixtureCrossLayer,
     "vector": VectorCrossLayer,
+    "separable": SeparableCrossLayer,
+    "general": GeneralCrossLayer,
 }
 
 
 class CrossNetwork(nn.Module):
-    """All crosses of the input's elements up to degree num_layers + 1.
+    """All crosses of the input's elements up to degree num_layers + 1; 2^num_layers with the previous x as source.
 
     ``x_{l+1} = layer_l(x_0, x_l)`` for l = 0 … L_c - 1, from x_0 to x_{L_c}  (section "Cross Network")
 
@@ -40,8 +45,9 @@ class CrossNetwork(nn.Module):
     Args:
         input_dim: D, the width of x0.
         num_layers: L_c.
-        layer: "full" (Eq. 1), "low_rank" (Eq. 2), "mixture" (Eqs. 3 and 4), "vector" (DCN), or a class of your own
-            below :class:`BaseCrossLayer`.
+        layer: "full" (Eq. 1), "low_rank" (Eq. 2), "mixture" (Eqs. 3 and 4), "vector" (DCN), "separable" (a context
+            that never sees the item), "general" (source, inner activation, heads, gate), or a class of your own below
+            :class:`BaseCrossLayer`.
         layer_options: what the layer's class takes by keyword, such as ``rank``.
 
     Raises:
@@ -82,7 +88,11 @@ class CrossNetwork(nn.Module):
         self.layers = nn.ModuleList(kind(input_dim, **layer_options) for _ in range(num_layers))
 
     def forward(self, x0: Tensor) -> Tensor:
-        xl = x0
+        return self.steps(x0)[-1]
+
+    def steps(self, x0: Tensor) -> list[Tensor]:
+        """x_0, x_1, …, x_{L_c}."""
+        steps = [x0]
         for layer in self.layers:
-            xl = layer(x0, xl)
-        return xl
+            steps.append(layer(x0, steps[-1]))
+        return steps

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, permutations
+from operator import add
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,11 +19,15 @@ Exponents = tuple[int, ...]
 Polynomial = dict[Exponents, float]
 
 
-def polynomial_coefficients(weights: Sequence[Tensor]) -> Polynomial:
+def polynomial_coefficients(weights: Sequence[Tensor], *, source: Literal["x0", "previous"] = "x0") -> Polynomial:
     """The coefficients of ``1ᵀ x^l``, by multiplying out one layer after the other.
+
+    With source "previous", a layer is ``x^{l-1} ⊙ (W^(l) x^{l-1}) + x^{l-1}``, whose degree doubles each time: l layers
+    reach the degree 2^l instead of l + 1 (:class:`~crossrank.nn.GeneralCrossLayer`). The theorems below are about x0.
 
     Args:
         weights: W^(1) … W^(l), each (d, d).
+        source: what each layer multiplies.
 
     Returns:
         The coefficient of ``x_1^α_1 ⋯ x_d^α_d`` under ``(α_1, …, α_d)``.
@@ -31,14 +37,16 @@ def polynomial_coefficients(weights: Sequence[Tensor]) -> Polynomial:
         {(1, 0): 1.0, (2, 0): 0.0, (1, 1): 5.0, (0, 1): 1.0, (0, 2): 0.0}
     """
     dim = len(weights[0])
-    units = [tuple(int(i == j) for j in range(dim)) for i in range(dim)]
-    xl: list[Polynomial] = [{unit: 1.0} for unit in units]
+    x0: list[Polynomial] = [{tuple(int(i == j) for j in range(dim)): 1.0} for i in range(dim)]
+    one: Polynomial = {(0,) * dim: 1.0}
+    xl = x0
     for weight in weights:
+        left = x0 if source == "x0" else xl
         xl = [
-            _sum([(1.0, xl[i], None), *((value, xl[j], i) for j, value in enumerate(row))])
+            _sum([(1.0, xl[i], one), *((value, xl[j], left[i]) for j, value in enumerate(row))])
             for i, row in enumerate(weight.tolist())
         ]
-    return _sum([(1.0, element, None) for element in xl])
+    return _sum([(1.0, element, one) for element in xl])
 
 
 def theorem_coefficient(weights: Sequence[Tensor], exponents: Exponents) -> float:
@@ -97,11 +105,12 @@ def _paths(units: Sequence[int], num_layers: int) -> Iterator[tuple[tuple[int, .
             yield order, layers
 
 
-def _sum(terms: Sequence[tuple[float, Polynomial, int | None]]) -> Polynomial:
-    """Σ factor · polynomial · x_i, without x_i where i is None."""
+def _sum(terms: Sequence[tuple[float, Polynomial, Polynomial]]) -> Polynomial:
+    """Σ of a number times two polynomials."""
     total: Polynomial = {}
-    for factor, polynomial, i in terms:
+    for factor, polynomial, other in terms:
         for exponents, coefficient in polynomial.items():
-            key = tuple(power + (position == i) for position, power in enumerate(exponents))
-            total[key] = total.get(key, 0.0) + factor * coefficient
+            for powers, value in other.items():
+                key = tuple(map(add, exponents, powers))
+                total[key] = total.get(key, 0.0) + factor * coefficient * value
     return total

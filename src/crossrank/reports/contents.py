@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from crossrank.errors import RunError
+from crossrank.evaluation.metrics import CRITERIA, badness
 from crossrank.results import Cross, Spectrum
 from crossrank.runs import Run
 
@@ -36,8 +37,8 @@ def run_contents(run: Run, name: str) -> dict[str, Any]:
 
 def learning(run: Run) -> dict[str, Any]:
     """The criterion by step: of training batches, and on validation rows with averaged and with raw weights."""
-    real = run.schema.label.kind == "real"
-    criterion = "rmse" if real else "logloss"
+    kind = run.schema.label.kind
+    criterion, real = CRITERIA[kind], kind == "real"
     lines = [line for line in run.metrics if not line.get("member")]  # of an ensemble, the first
     checks = [line for line in lines if _has(line, "valid", criterion) and _has(line, "valid_raw", criterion)]
     return {
@@ -48,11 +49,11 @@ def learning(run: Run) -> dict[str, Any]:
             [
                 [line["step"], short(max(line["loss"], 0) ** 0.5 if real else line["loss"])]
                 for line in lines
-                if "loss" in line
+                if "loss" in line and kind != "grade"  # whose loss has another scale
             ]
         ),
-        "averaged": thin([[line["step"], short(line["valid"][criterion])] for line in checks]),
-        "raw": thin([[line["step"], short(line["valid_raw"][criterion])] for line in checks]),
+        "averaged": thin([[line["step"], short(badness(line["valid"], criterion))] for line in checks]),
+        "raw": thin([[line["step"], short(badness(line["valid_raw"], criterion))] for line in checks]),
     }
 
 

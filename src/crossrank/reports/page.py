@@ -15,6 +15,7 @@ from crossrank.errors import ConfigError, CrossRankError, RunError, did_you_mean
 from crossrank.evaluation.curves import group_metrics, measure_curves
 from crossrank.evaluation.evaluate import encoded_rows, score_split
 from crossrank.files import write_text, writing
+from crossrank.folders import is_marked, locked
 from crossrank.reports import quality, sections
 from crossrank.reports.contents import run_contents
 from crossrank.reports.importance import importance
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 ASSETS = files("crossrank.reports") / "assets"
 SCRIPTS = ("charts.js", "quality.js", "features.js", "map.js")
 MOST_BASELINES = 12
+ANSWERS = {"binary": "logit", "real": "prediction", "grade": "score"}  # by kind of label
 MENU = {
     "quality": "Quality",
     "features": "Features",
@@ -74,7 +76,7 @@ def write_report(
     _check_column(group_column, contents)
     path = Path(into) if into is not None else folder
     page = _page(chosen, baselines, names, {"runs": contents, "column": group_column})
-    with writing(path, RunError):
+    with writing(path, RunError), locked(path, RunError):
         write_text(path, page)
     return path
 
@@ -97,6 +99,8 @@ def _siblings(run: Run) -> list[Run]:
     """The best other runs of the same folder that were trained on the same data; a damaged one is named, left out."""
     found = []
     for file in sorted(run.path.resolve().parent.glob("*/run.json")):
+        if is_marked(file.parent):
+            continue  # it is being made, or was replaced
         try:
             other = Run.open(file.parent, verify=False)
             same = other.info["data_fingerprint"] == run.info["data_fingerprint"]
@@ -156,7 +160,7 @@ def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str],
         "made": text(runs[0].info["finished"][:10]),
         "menu": " ".join(f'<a href="#{key}">{word}</a>' for key, word in MENU.items() if key not in absent),
         **{f"{key}_hidden": " hidden" if key in absent else "" for key in MENU},
-        "answer": " or ".join(word for kind, word in (("binary", "logit"), ("real", "prediction")) if kind in kinds),
+        "answer": " or ".join(word for kind, word in ANSWERS.items() if kind in kinds),
         "headline": quality.headline(runs[0], baselines, names) if single else Markup(),
         "comparison": quality.comparison(runs, baselines, names),
         "compression": Markup("".join(sections.compression(run) for run in runs)),

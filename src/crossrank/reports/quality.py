@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from crossrank.evaluation.metrics import badness
 from crossrank.reports.markup import Markup, amount, brief, decimal, signed, table, text
 from crossrank.runs import Run
 
@@ -36,7 +37,7 @@ METRICS = {  # by the name in report.json
     "macro_auc": Metric("macro AUC", _high, "mean over classes of the AUC of each against the others"),
     "r2": Metric("R²", _high, "share of the variance of {label} explained"),
     "grouped_auc": Metric("grouped AUC", _high),
-    "ndcg@10": Metric("NDCG@10", _high),
+    "ndcg@10": Metric("NDCG@10", _high, "gains of the first ten rows of a group, over those of their best order"),
     "mrr": Metric("MRR", _high),
     "calibration": Metric(
         "calibration", lambda value: abs(value - 1), "predicted positives over observed ones; 1 is right"
@@ -44,7 +45,7 @@ METRICS = {  # by the name in report.json
     "ece": Metric("ECE", _low, "expected calibration error"),
     "normalized_entropy": Metric("norm. entropy", _low),
 }
-CRITERIA = ("logloss", "rmse")
+CRITERIA = ("logloss", "rmse", "ndcg@10")  # the first that a run has
 COMPARED = ("logloss", "rmse", "auc", "accuracy", "macro_auc", "r2")
 
 
@@ -56,7 +57,7 @@ def measured(run: Run) -> tuple[str, dict[str, Any]]:
 def criterion_of(run: Run) -> float:
     """What runs are ordered by, lower is better; infinite where it was not measured."""
     metrics = measured(run)[1]
-    return next((float(metrics[key]) for key in CRITERIA if metrics.get(key) is not None), float("inf"))
+    return next((badness(metrics, key) for key in CRITERIA if metrics.get(key) is not None), float("inf"))
 
 
 def rows_of(run: Run) -> tuple[str, str]:
@@ -138,13 +139,14 @@ def comparison(runs: Sequence[Run], baselines: Sequence[Run], names: Mapping[Pat
 def _table(group: Sequence[Run], runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     present = [key for key in METRICS if any(key in measured(run)[1] for run in group)]
     values = {key: [measured(run)[1].get(key) for run in group] for key in present}
+    criterion = next((key for key in CRITERIA if key in present), None)
     marked = len(group) > 1 and not are_seeds(group)
     best = {key: _best(key, values[key]) for key in present} if marked else {}
     cells: dict[str, list[Any]] = {}
     for key in present:
         title = METRICS[key].title
         cells[title] = [_mark(figure(key, value), value == best.get(key)) for value in values[key]]
-        if key not in CRITERIA:
+        if key != criterion:
             continue
         pairs = [_intervals(run).get(key) for run in group]
         if any(pairs):

@@ -3,68 +3,92 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from crossrank.errors import RunError
-from crossrank.files import fresh_partial, partial_of, publish, read_json, writing
-
-PLAN = "plan.json"  # what an unfinished training was asked for
-CHECKPOINT = "checkpoint"
+from crossrank.files import is_as_written, read_json, writing
+from crossrank.folders import (
+    MARK,
+    PLAN,
+    delete,
+    fresh_partial,
+    has_checkpoint,
+    is_marked,
+    locked,
+    partial_of,
+    publish,
+    recover,
+    remove,
+)
 
 
 def is_run(path: Path) -> bool:
     """Whether a folder is a finished run."""
-    return (path / "run.json").is_file()
+    return is_complete(path) and not is_marked(path)
 
 
-def has_checkpoint(folder: Path) -> bool:
-    return (folder / CHECKPOINT / "position.json").is_file()
+def is_complete(folder: Path) -> bool:
+    """Whether a run lacks nothing but, perhaps, its name."""
+    return (folder / "run.json").is_file()
 
 
 def is_interrupted(into: Path) -> bool:
     """Whether the training of a run folder can be resumed."""
     partial = partial_of(into)
-    return has_checkpoint(partial) and (partial / PLAN).is_file()  # without its plan, it died while finishing
+    return has_checkpoint(partial) and (partial / PLAN).is_file()
 
 
 def plan_in(into: Path) -> dict[str, Any] | None:
     """What the run in a folder was asked for, be it finished or interrupted; None where there is no run."""
+    recover(into)
     if is_run(into):
         return {**read_json(into / "run.json"), "config": read_json(into / "config.json")}
-    return dict(read_json(partial_of(into) / PLAN)) if is_interrupted(into) else None
+    return read_plan(partial_of(into)) if is_interrupted(into) else None
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """What an unfinished training was asked for."""
+    plan = dict(read_json(folder / PLAN))
+    if not is_as_written(plan):
+        raise RunError(f"{folder} is damaged: {PLAN} is not what was written.", hint="Train anew with --overwrite.")
+    return plan
 
 
 def claim(into: Path, *, resume: bool, overwrite: bool) -> Path:
-    """The folder to work in, or an error where that would lose somebody's work."""
+    """The folder to work in, under a lock, or an error where that would lose somebody's work."""
     partial = partial_of(into)
     if into.exists() and not overwrite:
         hint = "Choose another name, or pass --overwrite to replace it."
         raise RunError(f"The run folder {into} must not exist yet; it does.", hint=hint)
     if into.exists() and not is_run(into):
         raise RunError(f"{into} is not a run folder, so it will not be replaced.", hint="Choose another name.")
-    if resume and not has_checkpoint(partial):
+    if resume and not is_interrupted(into):
         raise RunError(f"There is nothing to resume: {partial} has no checkpoint.", hint="Train without --resume.")
-    if has_checkpoint(partial) and not resume and not overwrite:
-        hint = "Pass --resume to go on with it, or --overwrite to start anew."
-        raise RunError(f"{partial} holds an unfinished training.", hint=hint)
-    if resume:
-        return partial
-    with writing(into, RunError):
-        return fresh_partial(into)
+    if is_interrupted(into):
+        if not resume and not overwrite:
+            hint = "Pass --resume to go on with it, or --overwrite to start anew."
+            raise RunError(f"{partial} holds an unfinished training.", hint=hint)
+        (partial / MARK).touch()  # older versions had none
+    if not resume:
+        return fresh_partial(into, RunError)
+    for folder in (partial, partial / "encoder"):
+        for leftover in folder.glob(".*"):  # of files that were being written
+            if leftover.name != MARK:
+                delete(leftover)
+    return partial
 
 
 @contextlib.contextmanager
-def making(into: Path, *, resume: bool, overwrite: bool) -> Iterator[Path]:
+def making_run(into: Path, *, resume: bool, overwrite: bool) -> Iterator[Path]:
     """The folder to work in, which has its name in the end; where that is not reached, it is kept to be resumed."""
-    partial = claim(into, resume=resume, overwrite=overwrite)
-    try:
-        with writing(into, RunError):
+    with writing(into, RunError), locked(into, RunError):
+        partial = claim(into, resume=resume, overwrite=overwrite)
+        try:
             yield partial
             publish(partial, into)
-    except BaseException:
-        if not has_checkpoint(partial):
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
+        except BaseException:
+            if not has_checkpoint(partial):
+                remove(partial)
+            raise

@@ -3,7 +3,7 @@
 ::
 
     runs/first/
-      run.json            format version, library version, command, seed, rows, fingerprints, checksums
+      run.json            format version, library version, command, seed, rows, fingerprints, checksums of all below
       config.json         every setting after defaults
       schema.json         what each column means
       encoder/            turns a raw row into ids and numbers exactly as training did
@@ -35,7 +35,18 @@ from torch import Tensor
 from crossrank.data import Encoder
 from crossrank.data.any_rows import encode_any
 from crossrank.errors import ConfigError, RunError
-from crossrank.files import checksum, damage, partial_of, read_json, read_json_lines, write_json
+from crossrank.files import (
+    Contents,
+    checksum,
+    is_as_written,
+    read_json,
+    read_json_lines,
+    signed,
+    stamp,
+    write_json,
+    write_tensors,
+)
+from crossrank.folders import partial_of, recover
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.base import answers_of
 from crossrank.models.settings import ModelSettings
@@ -48,6 +59,17 @@ from crossrank.schema import Schema
 
 FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"
+CALIBRATION = "calibration.json"
+RECORDS = (
+    "metrics.jsonl",
+    "report.json",
+    "crosses.json",
+    "spectrum.json",
+    "curves.json",
+    "importance.json",
+    CALIBRATION,
+)
+DAMAGED = "Copy it anew or train again."
 
 
 class Run:
@@ -67,8 +89,9 @@ class Run:
     """
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
-        self.path = path
-        self.info = info
+        self.path, self.info = path, info
+        checksums = {**info["checksums"], **info.get("records", {})}
+        self._files = Contents(path, checksums, RunError, hint=DAMAGED)
 
     @classmethod
     def open(cls, path: Path | str, *, verify: bool = True) -> Run:
@@ -76,14 +99,16 @@ class Run:
 
         Args:
             path: the run folder.
-            verify: compare the checksum of every file that matters with the one written at the end of training.
+            verify: compare the checksum of every file with the one written at the end of training.
 
         Raises:
             RunError: where the folder is absent, unfinished, damaged or from another format version.
         """
         path = Path(path)
+        recover(path)
         if not is_run(path):
             raise RunError(f"{path} must be a run folder; it has no run.json.", hint=_instead(path))
+        opened = stamp(path / "run.json")
         version = read_json(path / "run.json", dict[str, Any]).get("format_version")
         if version != FORMAT_VERSION:
             raise RunError(
@@ -91,14 +116,20 @@ class Run:
                 hint="It was written by a newer crossrank: upgrade, or train again.",
             )
         run = cls(path, read_json(path / "run.json", written.Info))
-        if verify:
-            run.verify()
-        return run
+        try:
+            if verify:
+                run.verify()
+        except RunError:
+            if stamp(path / "run.json") == opened:
+                raise
+        same = stamp(path / "run.json") == opened
+        return run if same else cls.open(path, verify=verify)  # another run took its place meanwhile
 
     def verify(self) -> None:
         """Check that no file of the run was damaged since it was written."""
-        if found := damage(self.path, self.info["checksums"]):
-            raise RunError(f"The run {self.path} is damaged: {found}.", hint="Copy it anew or train again.")
+        if not is_as_written(self.info):
+            raise RunError(f"{self.path} is damaged: run.json is not what was written.", hint=DAMAGED)
+        self._files.verify()
 
     @property
     def fingerprint(self) -> str:
@@ -108,12 +139,12 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        config: dict[str, Any] = read_json(self.path / "config.json", written.Settings)
+        config: dict[str, Any] = self._files.read_json("config.json", written.Settings)
         return config
 
     @cached_property
     def encoder(self) -> Encoder:
-        return Encoder.load(self.path / "encoder")
+        return self._files.read("encoder", Encoder.load)
 
     @property
     def schema(self) -> Schema:
@@ -133,7 +164,7 @@ class Run:
         outputs = self.schema.label.num_outputs
         model = build_model(self.model_settings, self.encoder.features, num_outputs=outputs)
         try:
-            model.load_state_dict(load_file(self.path / WEIGHTS))
+            model.load_state_dict(self._files.read(WEIGHTS, load_file))
         except (SafetensorError, RuntimeError, OSError) as error:
             raise RunError(f"{self.path / WEIGHTS} must hold the weights of this model; {error}.") from None
         return model.eval()
@@ -141,7 +172,7 @@ class Run:
     @property
     def report(self) -> dict[str, Any]:
         """The final metrics by split, and what the model costs."""
-        report: dict[str, Any] = read_json(self.path / "report.json", written.Report)
+        report: dict[str, Any] = self._files.read_json("report.json", written.Report)
         return report
 
     @property
@@ -178,28 +209,51 @@ class Run:
 
     def optional(self, name: str, shape: Any) -> dict[str, Any]:
         """The content of a JSON file that not every run has; empty where it has none."""
-        file = self.path / name
-        return dict(read_json(file, shape)) if file.is_file() else {}
+        known = self.info.get("records")  # older runs do not list them
+        there = (self.path / name).is_file() if known is None else name in known
+        return dict(self._files.read_json(name, shape)) if there else {}
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        return read_json_lines(self.path / "metrics.jsonl", written.Line)
+        return self._files.read("metrics.jsonl", lambda file: read_json_lines(file, written.Line))
 
     def encode(self, source: Any, **table_options: Any) -> Iterator[Features]:
         """Raw rows as batches of features: one dictionary or a list of them, a data frame, or a path to tables."""
         for rows in encode_any(self.encoder, source, **table_options):
             yield rows.features()
 
-    def predict(self, source: Any, **table_options: Any) -> npt.NDArray[np.float32]:
+    def predict(self, source: Any, *, calibrated: bool = False, **table_options: Any) -> npt.NDArray[np.float32]:
         """The probability of each raw row, or its predicted value where the label is a number.
 
         For several classes, the probability of each, in the order of ``schema.label.classes``: (N, K).
 
         Columns may come in any order, others may stand between them; unseen and missing values are fine, a missing
         column is not.
+
+        Args:
+            source: raw rows, as :meth:`encode` takes them.
+            calibrated: of a run whose loss was one of the order, the mean label that validation rows of such a score
+                had: a probability, or a grade.
         """
-        return self.answers(self.encode(source, **table_options))
+        answers = self.answers(self.encode(source, **table_options))
+        return self.calibrated(answers) if calibrated else answers
+
+    def calibrated(self, answers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What answers mean that are only an order: a monotone map of them, fitted on the validation rows.
+
+        Raises:
+            RunError: for a run that has none, since its answers are probabilities or numbers already.
+        """
+        known = self.optional(CALIBRATION, written.Calibration)
+        if not known.get("scores"):
+            raise RunError(
+                f"Answers are calibrated of a run whose training.loss is one of the order; {self.path} has no "
+                f"{CALIBRATION}.",
+                hint="Its answers are probabilities or numbers as they are.",
+            )
+        means: npt.NDArray[np.float32] = np.interp(answers, known["scores"], known["answers"]).astype(np.float32)
+        return means
 
     def answers(self, batches: Iterable[Features]) -> npt.NDArray[np.float32]:
         """The same of rows that are encoded."""
@@ -234,7 +288,7 @@ def write_run(
     write_json(folder / "config.json", config)
     encoder.schema.save(folder / "schema.json")
     encoder.save(folder / "encoder")
-    save_file(_separate(model.state_dict()), folder / WEIGHTS)
+    write_tensors(folder / WEIGHTS, save_file, _separate(model.state_dict()))
     write_json(folder / "report.json", report)
     files = [
         "config.json",
@@ -242,8 +296,11 @@ def write_run(
         WEIGHTS,
         *(f"encoder/{p.name}" for p in sorted((folder / "encoder").iterdir())),
     ]
-    checksums = {name: checksum(folder / name) for name in files}
-    write_json(folder / "run.json", {"format_version": FORMAT_VERSION, **origin(), **info, "checksums": checksums})
+    sums = {
+        "checksums": {name: checksum(folder / name) for name in files},
+        "records": {name: checksum(folder / name) for name in RECORDS if (folder / name).is_file()},
+    }
+    write_json(folder / "run.json", signed({"format_version": FORMAT_VERSION, **origin(), **info, **sums}))
 
 
 def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -155,12 +155,19 @@ class Importance(TypedDict):
     """importance.json"""
 
     split: str
-    metric: Literal["logloss", "rmse"]
+    metric: str
     rows: int
     repeats: int
     base: float
     features: list[Worth]
     dependence: list[dict[str, Any]]
+
+
+class Calibration(TypedDict):
+    """calibration.json"""
+
+    scores: list[float]
+    answers: list[float]
 
 
 class Line(TypedDict):

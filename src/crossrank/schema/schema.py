@@ -28,14 +28,16 @@ from crossrank.schema.cross import Cross
 from crossrank.schema.dates import NUMBERS, Date
 
 FORMAT_VERSION = 1
+LabelKind: TypeAlias = Literal["binary", "real", "classes", "grade"]
+MAX_GRADE = 50  # 2^grade is still exact
 MOST_HASHED = 1 << 30
-LabelKind: TypeAlias = Literal["binary", "real", "classes"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Label:
-    """The column to predict: ``binary`` (0 or 1, trained with log loss), ``real`` (a number, squared error) or
-    ``classes`` (one of several, which are named; log loss of the softmax over a logit for each).
+    """The column to predict: ``binary`` (0 or 1, trained with log loss), ``real`` (a number, squared error),
+    ``classes`` (one of several, which are named; log loss of the softmax over a logit for each) or ``grade`` (0, 1, 2,
+    …: how good a row is among those of its group; a loss of their order).
 
     ``classes`` are the two values of a binary label that are not 0 and 1, or true and false: the first counts as 0, the
     second as 1. Their case does not matter, unless they differ in nothing else. ``negatives_kept`` is for tables in
@@ -56,7 +58,8 @@ class Label:
             )
         several = self.kind == "classes"
         right = len(self.classes) >= 2 if several else not self.classes or len(self.classes) == 2
-        if not right or len(set(self.classes)) != len(self.classes) or (self.classes and self.kind == "real"):
+        named = bool(self.classes) and self.kind in ("real", "grade")
+        if not right or len(set(self.classes)) != len(self.classes) or named:
             raise SchemaError(
                 f"The classes of label '{self.name}' must be two different values of a binary label, or the values of "
                 f"one with several classes; got {listing(self.classes)} for the kind {self.kind}."
@@ -106,6 +109,11 @@ class Schema:
         again = {self.group, *(column.source for column in self.in_table)}
         taken += [name for name in (self.label.name, self.weight) if name is not None and name in again]
         known = [column.name for column in self.encoded if isinstance(column, Categorical | Numeric)]
+        if self.label.kind == "grade" and self.group is None:
+            raise SchemaError(
+                f"A grade, as of the label '{self.label.name}', compares the rows of a group; got no group.",
+                hint='Name the column of queries or users: "group": "query".',
+            )
         for cross in self.crosses:
             if cross.statistics and self.label.kind == "classes":
                 raise SchemaError(
@@ -199,6 +207,11 @@ class Schema:
     def with_crosses(self, crosses: Sequence[Cross]) -> Schema:
         """The same columns with these crosses in place of those it has."""
         return dataclasses.replace(self, features=[*self.in_table, *crosses])
+
+    @property
+    def ranked_group(self) -> str | None:
+        """The group of a grade, where the model does not know it: a split divides such groups as a whole."""
+        return self.group if self.label.kind == "grade" and self.group not in self.inputs else None
 
     @property
     def required(self) -> Iterator[str]:

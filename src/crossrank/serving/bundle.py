@@ -13,23 +13,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from crossrank.data.encoder import Encoder
 from crossrank.errors import BundleError
-from crossrank.files import checksum, damage, read_json, write_json
+from crossrank.files import Contents, checksum, is_as_written, read_json, signed, write_json
+from crossrank.folders import MARK, is_marked, recover
 from crossrank.shapes import FileName
 
 FORMAT, FORMAT_VERSION = "crossrank bundle", 1
 MANIFEST, GRAPH, ROWS = "manifest.json", "model.onnx", "rows.json"
+Read = TypeVar("Read")
 EXPORT_AGAIN = "Copy it anew, or export the run again."
 
 
 def is_bundle(path: Path) -> bool:
     """Whether a folder is a bundle; an encoded dataset has a manifest too."""
-    return (path / MANIFEST).is_file() and (path / GRAPH).is_file()
+    return (path / MANIFEST).is_file() and (path / GRAPH).is_file() and not is_marked(path)
 
 
 class Bundle:
@@ -37,6 +40,7 @@ class Bundle:
 
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path, self.manifest = path, manifest
+        self._files = Contents(path, manifest.get("checksums", {}), BundleError, hint=EXPORT_AGAIN)
 
     @classmethod
     def open(cls, path: Path | str, *, verify: bool = True) -> Bundle:
@@ -50,6 +54,7 @@ class Bundle:
             BundleError: where it is absent, damaged, or from another format version.
         """
         path = Path(path)
+        recover(path)
         if not is_bundle(path):
             raise BundleError(
                 f"{path} must be a bundle; it has no {MANIFEST} beside a {GRAPH}.",
@@ -69,16 +74,18 @@ class Bundle:
 
     def verify(self) -> None:
         """Check that no file was damaged since it was written."""
-        if found := damage(self.path, self.manifest["checksums"]):
-            raise BundleError(f"The bundle {self.path} is damaged: {found}.", hint=EXPORT_AGAIN)
+        if not is_as_written(self.manifest):
+            raise BundleError(f"{self.path} is damaged: {MANIFEST} is not what was written.", hint=EXPORT_AGAIN)
+        self._files.verify()
 
     @cached_property
     def encoder(self) -> Encoder:
-        return Encoder.load(self.path / "encoder")
+        return self._files.read("encoder", Encoder.load)
 
-    @property
-    def graph(self) -> Path:
-        return self.path / GRAPH
+    def read_graph(self, read: Callable[[Path], Read]) -> Read:
+        """What a function reads of the graph and its weights."""
+        found = self._files.read(GRAPH, read)
+        return self._files.read(f"{GRAPH}.data", lambda _: found)
 
     @property
     def fingerprint(self) -> str:
@@ -92,9 +99,7 @@ class Bundle:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A few raw rows, to warm up with."""
-        rows: list[dict[str, Any]] = read_json(
-            self.path / ROWS, list[dict[str, Any]], error=BundleError, hint=EXPORT_AGAIN
-        )
+        rows: list[dict[str, Any]] = self._files.read_json(ROWS, list[dict[str, Any]])
         return rows
 
 
@@ -108,6 +113,7 @@ class _Written(TypedDict):
 
 def write_manifest(folder: Path, about: dict[str, Any]) -> None:
     """Write what makes a folder a bundle; it comes last."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MARK)
     checksums = {path.relative_to(folder).as_posix(): checksum(path) for path in files}
-    write_json(folder / MANIFEST, {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "checksums": checksums})
+    content = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "checksums": checksums}
+    write_json(folder / MANIFEST, signed(content))

@@ -63,6 +63,7 @@ class Catalogue:
                 f"Each item must have an id of its own; '{twice}' is that of several rows of column '{id_column}'.",
                 hint="Keep one row for each item.",
             )
+        self._places = _places_of_numbers(self.ids)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -77,6 +78,12 @@ class Catalogue:
 
     def places(self, ids: Sequence[Any]) -> NDArray[np.int64]:
         """Where items stand."""
+        if self._places is not None and set(map(type, ids)) == {int}:
+            numbers = np.array(ids)
+            inside = numbers[(numbers >= 0) & (numbers < len(self._places))].astype(np.int64)
+            places: NDArray[np.int64] = self._places[inside]
+            if len(places) == len(ids) and (places >= 0).all():
+                return places
         try:
             return np.array([self.place_of[id_] for id_ in ids], np.int64)
         except (KeyError, TypeError):
@@ -97,6 +104,18 @@ class Catalogue:
                 return part[place]
             place -= len(part)
         raise IndexError(place)
+
+
+def _places_of_numbers(ids: Sequence[Any]) -> NDArray[np.int64] | None:
+    """Where the item of each number stands, -1 for no item; None where ids are others, or too far apart.
+
+    One look into an array costs a fraction of one into a dictionary that the processor's caches do not hold.
+    """
+    if not all(type(id_) is int for id_ in ids) or min(ids) < 0 or max(ids) >= 8 * len(ids) + 1024:
+        return None
+    places = np.full(max(ids) + 1, -1, np.int64)
+    places[ids] = np.arange(len(ids))
+    return places
 
 
 def _known(id_: Any, places: Mapping[Any, int]) -> bool:

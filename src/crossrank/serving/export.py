@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ from torch import Tensor, nn
 
 from crossrank import __version__
 from crossrank.errors import BundleError, ConfigError, MissingExtraError, listing
-from crossrank.files import fresh_partial, publish, write_json, writing
+from crossrank.files import write_json
+from crossrank.folders import making, publish, recover
 from crossrank.models import Model
 from crossrank.models.base import answers_of
 from crossrank.nn import Bag, Features
@@ -64,24 +64,21 @@ def export(
     into, run = Path(into), run if isinstance(run, Run) else Run.open(run)
     _check_place(into, overwrite)
     rows = parity_rows(run, data)
-    with writing(into, BundleError):
-        folder = fresh_partial(into)
-        try:
-            write_graph(packed(run.model, precision), run.schema.label.kind, folder / GRAPH)
-            parity = measure_parity(run, onnx_answers(folder / GRAPH, threads=1), rows)
-            check_parity(parity, precision)
-            run.schema.save(folder / "schema.json")
-            run.encoder.save(folder / "encoder")
-            write_json(folder / ROWS, draw_rows(run.encoder, WARM_UP_ROWS))
-            about = {"library_version": __version__, "run": run.fingerprint, "model": run.config["model"]["name"]}
-            write_manifest(folder, {**about, "precision": precision, "parity": parity})
-            publish(folder, into)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with making(into, BundleError) as folder:
+        write_graph(packed(run.model, precision), run.schema.label.kind, folder / GRAPH)
+        parity = measure_parity(run, onnx_answers(folder / GRAPH, threads=1), rows)
+        check_parity(parity, precision)
+        run.schema.save(folder / "schema.json")
+        run.encoder.save(folder / "encoder")
+        write_json(folder / ROWS, draw_rows(run.encoder, WARM_UP_ROWS))
+        about = {"library_version": __version__, "run": run.fingerprint, "model": run.config["model"]["name"]}
+        write_manifest(folder, {**about, "precision": precision, "parity": parity})
+        publish(folder, into)
     return Bundle.open(into, verify=False)
 
 
 def _check_place(into: Path, overwrite: bool) -> None:
+    recover(into)
     if into.exists() and not overwrite:
         raise BundleError(
             f"The bundle {into} must not exist yet; it does.",

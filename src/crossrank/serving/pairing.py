@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,25 +11,49 @@ from crossrank.data import Encoder
 from crossrank.data.rows import SCORING_ROWS, EncodedRows
 from crossrank.errors import listing
 from crossrank.models import Model
+from crossrank.models.base import Terms
+from crossrank.nn import Features
 from crossrank.serving.sides import Joiner
 from crossrank.serving.splitting import Split, can_split
 
 Known: TypeAlias = Tensor | EncodedRows  # what is kept of items: a row of numbers each, or the encoded rows
 AGREEMENT = 1e-3  # of a logit, or of one where it is smaller; where a model's terms are not its logit, it is far more
+ROUGH_AGREEMENT = 0.05  # with a deep network in bfloat16
 FEW = 8  # items to compare
 CACHED = 2**19  # numbers of items' rows at a time and thread: they stay in the processor's cache
+
+
+CONTEXT, ITEM = 0, 1
+
+
+class _Halves:
+    """One side's elements of a model's x0, and after them what its linear term makes of that side, where it has one."""
+
+    def __init__(self, model: Model, terms: Terms, joiner: Joiner) -> None:
+        self.embedding, self.linear = model.embedding, terms.linear
+        self.sides, self.columns = joiner.places(model.layout), joiner.places(model.layout.with_width(1))
+
+    def of(self, features: Features, side: int) -> Tensor:
+        """(N, C) or (N, I), or one more"""
+        half: Tensor = self.embedding(features)[:, self.sides[side]]
+        if self.linear is None:
+            return half
+        return torch.cat([half, self.linear(features)[:, self.columns[side]].sum(dim=1, keepdim=True)], dim=1)
 
 
 class Pairing:
     """What a model makes of contexts and items.
 
+    Args:
+        deep: the precision of deep networks where it is not the model's.
+
     Attributes:
         why_plain: why rows are scored one by one; empty where the model is taken apart.
     """
 
-    def __init__(self, model: Model, encoder: Encoder, item: frozenset[str]) -> None:
-        self.model, self.joiner = model, Joiner(encoder, item)
-        self.splits: list[tuple[Any, Split]] = []
+    def __init__(self, model: Model, encoder: Encoder, item: frozenset[str], deep: torch.dtype | None = None) -> None:
+        self.model, self.joiner, self.deep = model, Joiner(encoder, item), deep
+        self.splits: list[tuple[_Halves, Split]] = []
         self._checked = False
         self.why_plain = self._why_plain()
         if not self.why_plain:
@@ -37,7 +61,8 @@ class Pairing:
                 for member in model.members:
                     terms = member.terms()
                     assert terms is not None
-                    self.splits.append((member, Split(terms, self.joiner.places(member.layout))))
+                    halves = _Halves(member, terms, self.joiner)
+                    self.splits.append((halves, Split(terms, halves.sides, deep)))
 
     def _why_plain(self) -> str:
         if self.joiner.shared:
@@ -53,8 +78,7 @@ class Pairing:
         if not self.splits:
             return rows
         features = self.joiner.whole(rows).features()
-        parts = [split.item(member.embedding(features)[:, split.sides.item]) for member, split in self.splits]
-        return torch.cat(parts, dim=1)
+        return torch.cat([split.item(halves.of(features, ITEM)) for halves, split in self.splits], dim=1)
 
     @torch.inference_mode()
     def logits(self, context: EncodedRows, known: Known) -> Tensor:
@@ -63,9 +87,9 @@ class Pairing:
         return self.model.in_units(raw).clamp(self.model.label_low, self.model.label_high)
 
     def contexts(self, context: EncodedRows) -> list[tuple[Tensor, Split]]:
-        """The context's elements of x0, (C,), of each member of the model, and how its logit is taken apart."""
+        """The context's half of x0, (C,), of each member of the model, and how its logit is taken apart."""
         features = self.joiner.whole(context).features()
-        return [(member.embedding(features)[0, split.sides.context], split) for member, split in self.splits]
+        return [(halves.of(features, CONTEXT)[0], split) for halves, split in self.splits]
 
     def _taken_apart(self, context: EncodedRows, known: Tensor) -> Tensor:
         requests = [(split, split.request(c)) for c, split in self.contexts(context)]
@@ -90,6 +114,7 @@ class Pairing:
         self._checked = True
         items = items.slice(0, FEW)
         plain, split = self._row_by_row(context, items), self._taken_apart(context, self.know(items))  # type: ignore[arg-type]
-        if not ((plain - split).abs() <= AGREEMENT * plain.abs().clamp_min(1)).all():
+        most = AGREEMENT if self.deep is None else ROUGH_AGREEMENT
+        if not ((plain - split).abs() <= most * plain.abs().clamp_min(1)).all():
             self.splits = []
             self.why_plain = f"{type(self.model.members[0]).__name__} has another formula than its terms"

@@ -61,7 +61,7 @@ def measure_parity(
     )
     expected = run.answers([given.rows.features()]).astype(np.float64) / deviation
     found = answers(given.rows).astype(np.float64) / deviation
-    labels = None if given.labels is None else given.labels.astype(np.float64) / deviation
+    labels = None if given.labels is None or kind == "grade" else given.labels.astype(np.float64) / deviation
     losses = [_loss(kind, expected if labels is None else labels, each) for each in (expected, found)]
     return {
         "rows": len(given.rows),
@@ -73,7 +73,7 @@ def measure_parity(
 
 def _loss(kind: str, labels: Doubles, answers: Doubles) -> float:
     """The mean log loss, or half the mean squared error; labels may be probabilities: (N,) or (N, K)."""
-    if kind == "real":
+    if kind in ("real", "grade"):
         return float(np.square(labels - answers).mean() / 2)
     if kind == "binary":
         labels, answers = (np.stack([1 - each, each], axis=1) for each in (labels, answers))

@@ -11,7 +11,7 @@ With x1 = x0 ⊙ (β0 + W0 x0) and u = W1ᵀ (w ⊙ x0) + w, the logit w·x2 is 
           + (g p)[I]·v + g[I]·(v ⊙ A s) + p[I]·(v ⊙ B t)
 
 Each term is a product of something of the request with something of the item, so with ``tᵀ M s = vec(M)·(t ⊗ s)``, or
-``c·(A s ⊙ B t)[C]`` where that is shorter, the whole is φ(c)·ψ(v) + a(c).
+``c·(A s ⊙ B t)[C]`` where that is shorter, the whole is φ(c)·ψ(v) + a(c). Separable layers have A[C] = 0 and no M.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,10 +82,18 @@ def thin(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor | None]:
     return (up, down) if down.shape[0] < down.shape[1] else (up @ down, None)
 
 
+def dots(rows: Tensor, others: Tensor) -> Tensor:
+    """The inner product of each row with another vector, or with the row beside it: (N, P), (P,) or (N, P) -> (N,).
+
+    By numpy, which reads long tables at the speed of the memory; torch's product needs two to three times as long.
+    """
+    return torch.from_numpy(np.vecdot(rows.numpy(), others.numpy()))
+
+
 class _Request(NamedTuple):
     constant: Tensor  # a(c)
     phi: Tensor  # (I + F,), of the items' rows
-    middle: Tensor  # (T, S), M(c)
+    middle: Tensor | None  # (T, S), M(c), where it is not zero
 
 
 class Polynomial:
@@ -104,11 +113,17 @@ class Polynomial:
         self.a, self.to_s = thin(first.up, first.down[:, item])
         self.b, self.to_t = thin(second.down.T, (second.up[item] * head[item, None]).T)
         self.a_context, self.b_context = self.a[context].contiguous(), self.b[context].contiguous()  # (C, S), (C, T)
+        self.has_middle = bool(self.a_context.any() and self.b_context.any())
         self.narrow_p, self.narrow_g = first.up.shape[1] < len(item), second.down.shape[0] < len(item)
-        # What makes p of c and g of w ⊙ c: in two steps through a narrow layer, else in one.
+        # What makes p of c and g of w ⊙ c, the context's elements before the item's: in two steps through a narrow
+        # layer, else in one.
+        order = torch.cat([context, item])
         to_p, to_g = first.down[:, context], second.up[context]
-        self.to_p = (to_p if self.narrow_p else first.up @ to_p).contiguous()  # (R, C) or (D, C)
-        self.to_g = (to_g if self.narrow_g else to_g @ second.down).T.contiguous()  # (R', C) or (D, C)
+        self.up, self.down = first.up[order], second.down[:, order].contiguous()  # (D, R), (R', D)
+        self.to_p = (to_p if self.narrow_p else self.up @ to_p).contiguous()  # (R, C) or (D, C)
+        self.to_g = (to_g if self.narrow_g else to_g @ self.down).T.contiguous()  # (R', C) or (D, C)
+        self.least_p, self.least_g = first.shift[order], second.residual * head[order]
+        self.weights, self.bias = head[context], head[context] * second.bias[context]
 
     def item(self, v: Tensor) -> Tensor:
         places, head = self.sides.item, self.head[self.sides.item]
@@ -129,27 +144,29 @@ class Polynomial:
         return torch.cat([*known, constant[:, None]], dim=1)
 
     def request(self, c: Tensor) -> _Request:
-        context, item = self.sides
-        weighted = self.head[context] * c
-        projected, pulled = self.to_p @ c, self.to_g @ weighted  # (R,) or (D,) each
-        p = self.first.shift + (self.first.up @ projected if self.narrow_p else projected)  # (D,)
-        g = self.second.residual * self.head + (pulled @ self.second.down if self.narrow_g else pulled)  # (D,)
-        cg, cp = c * g[context], c * p[context]
-        of_v, of_s, of_t = g[item] * p[item], cg @ self.a_context, cp @ self.b_context
+        projected, pulled = self.to_p @ c, self.to_g @ (self.weights * c)  # (R,) or (D,) each
+        p = self.least_p + (self.up @ projected if self.narrow_p else projected)  # (D,)
+        g = self.least_g + (pulled @ self.down if self.narrow_g else pulled)  # (D,)
+        (p, p_item), (g, g_item) = (torch.tensor_split(one, [len(c)]) for one in (p, g))
+        cg = c * g
+        of_v, of_s, of_t = g_item * p_item, cg @ self.a_context, (c * p) @ self.b_context
         phi = []
         for of_it, to in ((of_s, self.to_s), (of_t, self.to_t)):
             if to is None:
                 of_v = of_v + of_it if len(of_it) else of_v
             else:
                 phi.append(of_it)
-        phi += [pulled if self.narrow_g else g[item], projected if self.narrow_p else p[item], c.new_ones(1)]
-        middle = (self.b_context * c[:, None]).T @ self.a_context  # (T, S)
-        return _Request(cg @ p[context] + weighted @ self.second.bias[context], torch.cat([of_v, *phi]), middle)
+        phi += [pulled if self.narrow_g else g_item, projected if self.narrow_p else p_item, c.new_ones(1)]
+        middle = (self.b_context * c[:, None]).T @ self.a_context if self.has_middle else None  # (T, S)
+        return _Request(cg @ p + self.bias @ c, torch.cat([of_v, *phi]), middle)
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
+        of_v, of_known = torch.tensor_split(request.phi, [v.shape[1]])
+        logits = dots(v, of_v) + dots(known, of_known) + request.constant
+        if request.middle is None:
+            return logits
         s, t = self._s_and_t(v, known)
-        linear = v @ request.phi[: v.shape[1]] + known @ request.phi[v.shape[1] :]
-        return linear + ((t @ request.middle) * s).sum(dim=1) + request.constant
+        return logits + dots(t @ request.middle, s)
 
     def _s_and_t(self, v: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
         start = 0 if self.to_s is None else len(self.to_s)
@@ -163,6 +180,8 @@ class Polynomial:
 
     def psi(self, v: Tensor, known: Tensor) -> Tensor:
         """An item's vector: (N, I), (N, F) -> (N, P)."""
+        if not self.has_middle:
+            return torch.cat([v, known], dim=1)
         s, t = self._s_and_t(v, known)
         if self.by_place:
             cubic = (s @ self.a_context.T) * (t @ self.b_context.T)  # (N, C)
@@ -173,4 +192,6 @@ class Polynomial:
     def phi(self, c: Tensor) -> Tensor:
         """A request's vector: (C,) -> (P,); φ·ψ is the logit less a(c), which is the same for every item."""
         request = self.request(c)
+        if request.middle is None:
+            return request.phi
         return torch.cat([request.phi, c if self.by_place else request.middle.flatten()])

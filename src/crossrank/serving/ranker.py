@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
-from crossrank.errors import ConfigError, DataError
+from crossrank.errors import ConfigError, DataError, listing
 from crossrank.evaluation.row_explanation import RowExplanation, explain_row
+from crossrank.models.base import answers_of
 from crossrank.runs import Run
 from crossrank.serving.catalogue import NAME, Catalogue, Precision, open_items
 from crossrank.serving.index import Index, IndexKind
@@ -57,22 +60,28 @@ class Ranker:
         ranker.rank({"user": "u7", "country": "pt", "hour": 9}, k=10).ids
     """
 
-    def __init__(self, run: Run, *, item: Sequence[str] | None = None) -> None:
+    def __init__(self, run: Run, *, item: Sequence[str] | None = None, deep_precision: Precision = "float32") -> None:
+        _check_precision("deep_precision", deep_precision)
         if run.schema.label.kind == "classes":
             raise ConfigError("A ranking is by one score; got a label with several classes.")
         self.run, self.given = run, None if item is None else list(item)
         self.catalogue: Catalogue | None = None
+        self._deep = torch.bfloat16 if deep_precision == "bfloat16" else None
         self._pairings: dict[frozenset[str], Pairing] = {}
 
     @classmethod
-    def open(cls, run: Run | Path | str, *, item: Sequence[str] | None = None) -> Ranker:
+    def open(
+        cls, run: Run | Path | str, *, item: Sequence[str] | None = None, deep_precision: Precision = "float32"
+    ) -> Ranker:
         """Open a run to rank with.
 
         Args:
             run: a run, or its folder.
             item: the columns that describe an item, where the schema does not say or says otherwise.
+            deep_precision: of the products of a deep network with each candidate. bfloat16 is faster where the
+                processor has it, and scores are not exact.
         """
-        return cls(run if isinstance(run, Run) else Run.open(run), item=item)
+        return cls(run if isinstance(run, Run) else Run.open(run), item=item, deep_precision=deep_precision)
 
     def load(self, catalogue: Any, *, id: str, precision: Precision = "float32") -> Ranker:  # noqa: A002
         """Take in a table of items, and find out what is known of each before any request.
@@ -85,8 +94,7 @@ class Ranker:
         Returns:
             This ranker.
         """
-        if precision not in ("float32", "bfloat16"):
-            raise ConfigError(f"precision must be 'float32' or 'bfloat16'; got {precision!r}.")
+        _check_precision("precision", precision)
         items = open_items(catalogue)
         self.catalogue = Catalogue(self._pairing_of(items.columns, NAME), items, id_column=id, precision=precision)
         return self
@@ -94,7 +102,7 @@ class Ranker:
     def _pairing_of(self, columns: Iterable[str], source: str) -> Pairing:
         item = item_columns(self.run.schema, columns, source, self.given)
         if item not in self._pairings:
-            self._pairings[item] = Pairing(self.run.model, self.run.encoder, item)
+            self._pairings[item] = Pairing(self.run.model, self.run.encoder, item, self._deep)
         return self._pairings[item]
 
     @property
@@ -149,10 +157,10 @@ class Ranker:
             known = self.loaded.known if given is None else self.loaded.take(self.loaded.places(given))
         logits = pairing.logits(request, known)
         allowed = _allowed(ids, exclude, mask)
-        values: NDArray[Any] = logits.numpy()
-        order = _best(values, k, allowed)
-        scores = logits.sigmoid().numpy() if self.run.schema.label.kind == "binary" else values
-        ranking = Ranking([ids[place] for place in order.tolist()], order, scores[order], values[order])
+        order = _best(logits, k, allowed)
+        best = logits[order]
+        scores = answers_of(best, self.run.schema.label.kind).numpy()
+        ranking = Ranking([ids[place] for place in order.tolist()], order, scores, best.numpy())
         if not explain:
             return ranking
         chosen = [rows[place] for place in order] if rows is not None else [self.loaded.row(id_) for id_ in ranking.ids]
@@ -166,8 +174,18 @@ class Ranker:
         return [self.rank(context, candidates, **options) for context in contexts]
 
     def index(self, kind: IndexKind = "exact", **options: Any) -> Index:
-        """Find the best items of the whole catalogue by inner products; see :class:`crossrank.serving.index.Index`."""
-        return Index(self, kind, **options)
+        """Find the best items of the whole catalogue by inner products; see :class:`crossrank.serving.index.Index`.
+
+        Args:
+            kind: "exact" or "faiss".
+            options: for "faiss": ``contexts``, requests to measure the recall with; ``k``, how many items it counts;
+                ``recall``, which to reach with as few cells as possible.
+        """
+        return Index.build(self, kind, **options)
+
+    def open_index(self, folder: Path | str) -> Index:
+        """An approximate index that was saved, of the same model and catalogue."""
+        return Index.open(self, folder)
 
     @property
     def loaded(self) -> Catalogue:
@@ -183,6 +201,11 @@ class Ranker:
     def pairing(self) -> Pairing:
         """The model with the sides that the catalogue has."""
         return self.loaded.pairing
+
+
+def _check_precision(name: str, value: object) -> None:
+    if value not in get_args(Precision):
+        raise ConfigError(f"{name} must be one of {listing(get_args(Precision))}; got {value!r}.")
 
 
 def _allowed(ids: Sequence[Any], exclude: Iterable[Any] | None, mask: ArrayLike | None) -> NDArray[np.bool_] | None:
@@ -201,12 +224,14 @@ def _allowed(ids: Sequence[Any], exclude: Iterable[Any] | None, mask: ArrayLike 
     return allowed
 
 
-def _best(values: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+def _best(logits: Tensor, k: int, allowed: NDArray[np.bool_] | None) -> NDArray[np.int64]:
     """The places of the k largest, of equal ones the first."""
-    places = np.arange(len(values)) if allowed is None else np.flatnonzero(allowed)
-    values = values[places] if allowed is not None else values
-    if k < len(values):
-        least = np.partition(values, len(values) - k)[len(values) - k]
+    values: NDArray[Any] = logits.numpy()
+    places = None if allowed is None else np.flatnonzero(allowed)
+    if k < (len(values) if places is None else len(places)):
+        least = torch.topk(logits if places is None else logits[places], k).values[-1].item()  # numpy's takes longer
         enough = np.flatnonzero(values >= least)
-        places, values = places[enough], values[enough]
-    return places[np.argsort(-values, kind="stable")[:k]]
+        places = enough if allowed is None else enough[allowed[enough]]
+    elif places is None:
+        places = np.arange(len(values))
+    return places[np.argsort(-values[places], kind="stable")[:k]]

@@ -14,6 +14,7 @@ from crossrank.data.any_rows import encode_any
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows
 from crossrank.errors import BundleError, MissingExtraError
+from crossrank.folders import recover
 from crossrank.schema import Feature, Label, Schema
 from crossrank.serving.bundle import EXPORT_AGAIN, Bundle, is_bundle
 from crossrank.serving.rows import draw_rows
@@ -67,10 +68,13 @@ class Scorer:
             BundleError, RunError: where the folder is neither, or damaged.
             MissingExtraError: for a bundle where onnxruntime is not installed.
         """
+        if isinstance(source, Path | str):
+            recover(Path(source))
         if isinstance(source, Path | str) and is_bundle(Path(source)):
             bundle = Bundle.open(source, verify=verify)
             parts: dict[str, Any] = {"version": bundle.fingerprint, "precision": bundle.precision}
-            scorer = cls(bundle.encoder, onnx_answers(bundle.graph, threads), **parts, warm_up_rows=bundle.rows)
+            answers = bundle.read_graph(lambda graph: onnx_answers(graph, threads))
+            scorer = cls(bundle.encoder, answers, **parts, warm_up_rows=bundle.rows)
         else:
             from crossrank.runs import Run  # which needs torch
 

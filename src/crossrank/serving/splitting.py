@@ -6,15 +6,17 @@ rows that c multiplies; w is the head over a network, β = b + 1 a layer's bias 
     first layer    W x0 + b = p + q                     p = W[:, C] c + b of the request, q = W[:, I] v of the item
     last layer     w·x_L = u·x_{L-1} + (w ⊙ b)·x0       u = Wᵀ (w ⊙ x0) + w, which is G + h in the same way
     second layer   P x1 = P[:, C] (c ⊙ (p + 1)) + M(c) v + P[:, I] x1[I]        M(c) = P[:, C] diag(c) W[C, I]
-    deep layer     A x0 + a = (A[:, C] c + a) + A[:, I] v
 
-Two affine layers need no vector as wide as x0: :mod:`crossrank.serving.polynomial`. All of it is exact; only the order
-of the sums differs from the plain model's. A layer says how it is taken apart by ``project``, ``mix`` and ``spread``
-(:class:`crossrank.nn.BaseCrossLayer`). What is known of an item is one row: v, then the columns of each term.
+Deep networks: :mod:`crossrank.serving.deep_terms`. Two affine layers need no vector as wide as x0:
+:mod:`crossrank.serving.polynomial`. Where the context never sees the item, no layer does:
+:mod:`crossrank.serving.separable`. All of it is exact; only the order of the sums differs from the plain model's. A
+layer says how it is taken apart by ``project``, ``mix`` and ``spread`` (:class:`crossrank.nn.BaseCrossLayer`). What is
+known of an item is one row: v, then the columns of each term.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +25,10 @@ from torch import Tensor
 
 from crossrank.models.base import Terms
 from crossrank.nn import CrossNetwork, DeepNetwork
+from crossrank.serving.deep_terms import Deep
 from crossrank.serving.polynomial import Affine, Polynomial, Sides, thin
+from crossrank.serving.quadratic import Quadratic
+from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 
 
 class Term(Protocol):
@@ -45,31 +50,44 @@ class Split:
     Args:
         terms: the networks that make it; their layers say ``can_split``.
         sides: which elements of x0 are the context's, and which the item's.
+        precision: of the deep network, less a first layer that is taken apart; that of the model where left out.
     """
 
-    def __init__(self, terms: Terms, sides: Sides) -> None:
+    def __init__(self, terms: Terms, sides: Sides, precision: torch.dtype | None = None) -> None:
         self.sides, self.bias = sides, terms.bias
-        self.terms: list[Term] = [
-            Polynomial(network, head, sides) if is_polynomial(network) else Crossed(network, head, sides)
-            for network, head in terms.crosses
-        ]
+        self.terms: list[Term] = [_cross_term(network, head, sides) for network, head in terms.crosses]
         if terms.deep is not None:
-            self.terms.append(Stacked(terms.below, *terms.deep, sides) if terms.below else Deep(*terms.deep, sides))
+            deep = *terms.deep, sides, precision or terms.bias.dtype
+            if not terms.below:
+                self.terms.append(Deep(*deep))
+            elif all(is_separable(network, sides) for network in terms.below):
+                self.terms.append(SeparableStacked(terms.below, *deep))
+            else:
+                self.terms.append(Stacked(terms.below, *deep))
+        if terms.quadratic is not None:
+            self.terms.append(Quadratic(*terms.quadratic, sides, precision or terms.bias.dtype))
         nobody = terms.bias.new_zeros(0, len(sides.item))
-        self.widths = [len(sides.item), *(term.item(nobody).shape[1] for term in self.terms)]
+        linear = 0 if terms.linear is None else 1
+        self.widths = [len(sides.item), *(term.item(nobody).shape[1] for term in self.terms), linear]
 
     def item(self, v: Tensor) -> Tensor:
-        """The rows of items: (N, I) -> (N, Σ widths)."""
-        return torch.cat([v, *(term.item(v) for term in self.terms)], dim=1)
+        """The rows of items: (N, I) -> (N, Σ widths). What a linear term makes of each comes after v."""
+        v, linear = torch.tensor_split(v, [len(self.sides.item)], dim=1)
+        return torch.cat([v, *(term.item(v) for term in self.terms), linear], dim=1)
 
     def request(self, c: Tensor) -> list[Any]:
-        return [term.request(c) for term in self.terms]
+        """What is known of a request, (C,), and what a linear term makes of it after that."""
+        c, linear = torch.tensor_split(c, [len(self.sides.context)])
+        return [*(term.request(c) for term in self.terms), linear]
 
     def logits(self, request: list[Any], items: Tensor) -> Tensor:
         """A request and the rows of items, (N, Σ widths) -> (N,)"""
-        v, *parts = torch.split(items, self.widths, dim=1)
-        logits = self.bias.expand(len(items))
-        for term, state, known in zip(self.terms, request, parts, strict=True):
+        v, *parts, linear = torch.split(items, self.widths, dim=1)
+        *states, shared = request
+        logits: Tensor = (self.bias + shared.sum()).expand(len(items))
+        if linear.shape[1]:
+            logits = logits + linear[:, 0]
+        for term, state, known in zip(self.terms, states, parts, strict=True):
             logits = logits + term.logits(state, v, known)
         return logits
 
@@ -78,6 +96,12 @@ class Split:
         """The terms, where every one is an inner product of a request's and an item's vector; else none."""
         found = [term for term in self.terms if isinstance(term, Polynomial)]
         return found if len(found) == len(self.terms) else []
+
+
+def _cross_term(network: CrossNetwork, head: Tensor, sides: Sides) -> Term:
+    if is_polynomial(network):
+        return Polynomial(network, head, sides)
+    return (Separable if is_separable(network, sides) else Crossed)(network, head, sides)
 
 
 def can_split(terms: Terms) -> bool:
@@ -90,32 +114,6 @@ def is_polynomial(network: CrossNetwork) -> bool:
     """Whether a network is one or two layers ``x0 ⊙ (W xl + b) + xl``."""
     layers: list[Any] = list(network.layers)
     return len(layers) <= 2 and all(layer.is_affine for layer in layers)
-
-
-class Deep:
-    """``w·deep(x0)``, whose first layer is taken apart."""
-
-    def __init__(self, deep: DeepNetwork, head: Tensor, sides: Sides) -> None:
-        self.deep, self.head = deep, head
-        self.layers: list[Any] = list(deep.layers)
-        weight = self.layers[0].weight if self.layers else head[None]  # (H, D)
-        self.of_context, self.of_item = weight[:, sides.context].contiguous(), weight[:, sides.item].contiguous()
-        self.bias = self.layers[0].bias if self.layers else head.new_zeros(1)
-
-    def item(self, v: Tensor) -> Tensor:
-        return v @ self.of_item.T  # (N, H)
-
-    def request(self, c: Tensor) -> Tensor:
-        return self.of_context @ c + self.bias  # (H,)
-
-    def logits(self, request: Tensor, v: Tensor, known: Tensor) -> Tensor:
-        hidden = known + request
-        if not self.layers:
-            return hidden[:, 0]
-        hidden = self.deep.activation(hidden)
-        for layer in self.layers[1:]:
-            hidden = self.deep.activation(layer(hidden))
-        return hidden @ self.head
 
 
 class _Request(NamedTuple):
@@ -207,9 +205,11 @@ class _Second:
 class Stacked:
     """``w·deep(cross(x0))``: the first cross layer is taken apart, and the second one is narrower."""
 
-    def __init__(self, networks: Sequence[CrossNetwork], deep: DeepNetwork, head: Tensor, sides: Sides) -> None:
+    def __init__(
+        self, networks: Sequence[CrossNetwork], deep: DeepNetwork, head: Tensor, sides: Sides, precision: torch.dtype
+    ) -> None:
         self.networks = [Crossed(network, None, sides) for network in networks]
-        self.deep, self.head = deep, head
+        self.deep, self.head, self.precision = copy.deepcopy(deep).to(precision), head, precision
 
     def item(self, v: Tensor) -> Tensor:
         return torch.cat([one.item(v) for one in self.networks], dim=1)
@@ -221,5 +221,5 @@ class Stacked:
         parts = torch.split(known, [len(one.projected) for one in request], dim=1)
         each = zip(self.networks, request, parts, strict=True)
         crossed = [one.crossed(state, v, q, len(one.layers))[1] for one, state, q in each]
-        hidden: Tensor = self.deep(torch.cat(crossed, dim=1))
-        return hidden @ self.head
+        hidden: Tensor = self.deep(torch.cat(crossed, dim=1).to(self.precision))
+        return hidden.to(self.head.dtype) @ self.head

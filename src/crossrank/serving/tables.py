@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import numpy as np
 from crossrank.data.encoder import check_columns
 from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import DataError, listing
-from crossrank.files import writing
+from crossrank.folders import making, recover
 from crossrank.runs import Run
 
 if TYPE_CHECKING:
@@ -24,7 +23,14 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
 def predict_table(
-    run: Run, source: Any, into: Path, *, column: str | None = None, overwrite: bool = False, **table_options: Any
+    run: Run,
+    source: Any,
+    into: Path,
+    *,
+    column: str | None = None,
+    calibrated: bool = False,
+    overwrite: bool = False,
+    **table_options: Any,
 ) -> int:
     """Write a table again with one more column, the run's answer for each row.
 
@@ -35,7 +41,9 @@ def predict_table(
         source: a path or a data frame; the label is not needed.
         into: a csv, tsv or parquet file, by its suffix; it appears once it is complete. In csv and tsv, text that a
             spreadsheet would run as a formula has an apostrophe in front; parquet keeps it as it is.
-        column: the name of the new column; left out, "probability", or "prediction" where the label is a number.
+        column: the name of the new column; left out, "probability", "prediction" where the label is a number, or
+            "score" where it is a grade.
+        calibrated: as :meth:`crossrank.runs.Run.predict` says.
         overwrite: replace the file if it exists.
 
     Returns:
@@ -46,17 +54,16 @@ def predict_table(
     suffixes = [*SEPARATORS, ".parquet"]
     if into.suffix not in suffixes:
         raise DataError(f"The file to write must end in one of {listing(suffixes)}; got '{into.name}'.")
+    recover(into)
     if into.exists() and not overwrite:
         raise DataError(f"{into} must not exist yet; it does.", hint="Choose another name, or pass --overwrite.")
     table = open_table(source, **table_options)
-    column = column or ("prediction" if run.schema.label.kind == "real" else "probability")
+    column = column or {"real": "prediction", "grade": "score"}.get(run.schema.label.kind, "probability")
     for name in _new_columns(run, column):
         if name in table.columns:
             raise DataError(f"The table already has a column '{name}'.", hint="Name the new one with --column.")
-    with writing(into, DataError):
-        into.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=into.parent, prefix=f".{into.name}.partial-") as folder:
-            return _write(_scored(run, table, column), Path(folder), into)
+    with making(into, DataError) as folder:
+        return _write(_scored(run, table, column, calibrated), folder, into)
 
 
 def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
@@ -76,13 +83,14 @@ def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(pl.when(runs).then(texts.str.replace("^", "'")).otherwise(texts))
 
 
-def _scored(run: Run, table: Any, column: str) -> Iterator[pl.DataFrame]:
+def _scored(run: Run, table: Any, column: str, calibrated: bool) -> Iterator[pl.DataFrame]:
     import polars as pl
 
     check_columns(run.schema.inputs, table.columns, table.name)
     for chunk in table.chunks(rows=SCORING_ROWS):
         encoded = run.encoder.encode(chunk.frame, where=chunk.where)
         answers = run.answers([encoded.features()])
+        answers = run.calibrated(answers) if calibrated else answers
         if answers.ndim == 2:
             names = np.array(run.schema.label.classes)[answers.argmax(axis=1)] if len(answers) else []
             columns = [*answers.T, names]

@@ -10,8 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from crossrank.files import fresh_partial, publish, read_json, write_json
-from crossrank.runs.lifecycle import CHECKPOINT
+from crossrank.errors import RunError
+from crossrank.files import Contents, checksum, checksum_of, is_as_written, read_json, signed, write_json, write_tensors
+from crossrank.folders import CHECKPOINT, delete
+
+JOURNAL = "metrics.jsonl"
+ANEW = "Train anew with --overwrite."
 
 
 @dataclasses.dataclass
@@ -35,17 +39,47 @@ class Position:
 
 
 def save_checkpoint(folder: Path, position: Position, tensors: dict[str, Tensor]) -> None:
-    """Write the checkpoint beside the old one, then put it in its place."""
-    partial = fresh_partial(folder / CHECKPOINT)
+    """Write the state beside the old one, then the position, which names it; the older state goes last."""
+    place, state = folder / CHECKPOINT, f"state-{position.step}.safetensors"
+    place.mkdir(exist_ok=True)
     tensors = {**tensors, "random": torch.get_rng_state()}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial / "state.safetensors")
-    write_json(partial / "position.json", dataclasses.asdict(position))
-    publish(partial, folder / CHECKPOINT)
+    write_tensors(place / state, save_file, {name: tensor.contiguous() for name, tensor in tensors.items()})
+    about = {
+        "state": state,
+        "state_checksum": checksum(place / state),
+        "journal_checksum": checksum_of(read_journal(folder)),
+    }
+    write_json(place / "position.json", signed({**dataclasses.asdict(position), **about}))
+    for other in place.iterdir():
+        if other.name not in (state, "position.json"):
+            delete(other)
 
 
-def load_checkpoint(folder: Path) -> tuple[Position, dict[str, Tensor]]:
-    """What :func:`save_checkpoint` wrote; the random state is set as it was."""
-    values: dict[str, Any] = read_json(folder / CHECKPOINT / "position.json")
-    tensors = load_file(folder / CHECKPOINT / "state.safetensors")
+def load_checkpoint(folder: Path) -> tuple[Position, list[str], dict[str, Tensor]]:
+    """What :func:`save_checkpoint` wrote, and the lines of the journal then; the random state is set as it was.
+
+    Raises:
+        RunError: for a file that is not what was written.
+    """
+    place = folder / CHECKPOINT
+    values: dict[str, Any] = read_json(place / "position.json")
+    known = {field.name for field in dataclasses.fields(Position)}
+    position = Position(**{key: value for key, value in values.items() if key in known})
+    lines = read_journal(folder)[: position.journal_lines]
+    state = values.get("state", "state.safetensors")  # older ones have no checksums
+    Contents(place, {state: values["state_checksum"]} if "state" in values else {}, RunError, hint=ANEW).verify()
+    for name, good in (
+        ("position.json", is_as_written(values)),
+        (JOURNAL, values.get("journal_checksum", checksum_of(lines)) == checksum_of(lines)),
+    ):
+        if not good:
+            raise RunError(f"{folder} is damaged: {name} is not what was written.", hint=ANEW)
+    tensors = load_file(place / state)
     torch.set_rng_state(tensors.pop("random"))
-    return Position(**values), tensors
+    return position, lines, tensors
+
+
+def read_journal(folder: Path) -> list[str]:
+    """The lines of metrics.jsonl, with their ends."""
+    file = folder / JOURNAL
+    return file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []

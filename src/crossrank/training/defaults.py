@@ -1,9 +1,10 @@
 """What is left out of a configuration, as it suits the rows it is trained on.
 
-The paper's values are meant for millions of rows; from 500,000 training rows on, and where rows are compared by pairs,
-they stay. With fewer, a network learns a table by heart within a few passes: there is noise in training, the average of
-the weights is a short one, and the validation rows are asked several times a pass. A number as label is learned in more
-and larger steps. The rules were chosen on the validation rows of seven tables; docs/guides/tuning.md has all of them.
+The paper's values are meant for millions of rows; from 500,000 training rows on, and where the rows of a group are
+compared by a label that is no grade, they stay. With fewer, a network learns a table by heart within a few passes:
+there is noise in training, the average of the weights is a short one, and the validation rows are asked several times a
+pass. A number as label is learned in more and larger steps. The rules were chosen on the validation rows of seven
+tables; docs/guides/tuning.md has all of them. Grades were tried on one more, LightGBM's example of a ranking.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from crossrank.config import to_dict
 from crossrank.data import EncodedDataset
 from crossrank.models import parse_model_settings
+from crossrank.training.loss import is_order
 from crossrank.training.settings import most_table_decay
 
 MANY_ROWS, FEW_ROWS = 500_000, 4096
@@ -24,18 +26,35 @@ DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
 def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any]:
     """A configuration in which what was left out suits the training rows of a dataset; what was written stays."""
     model, training, rows = values.get("model", {}), dict(values.get("training", {})), len(dataset.train)
-    if training.get("loss") == "pairwise":
+    kind = dataset.schema.label.kind
+    if kind != "grade" and is_order(training.get("loss", "auto"), kind):
         return dict(values)
-    if dataset.schema.label.kind == "real":
-        return {**values, "training": _numbers(dataset, training) | training}
-    if rows >= MANY_ROWS:
-        return {**values, "training": _large_batches(training) | training}
-    filled = (_few_rows if rows < FEW_ROWS else _rows)(dataset, training)
     known = to_dict(parse_model_settings({key: model[key] for key in model if key == "name"}))
-    parts: dict[str, Any] = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
-    if rows >= FEW_ROWS:
-        parts |= {key: value for key, value in DROPOUT.items() if key in known}
-    return {**values, "training": filled | training, "model": _under(parts, model)}
+    parts: dict[str, Any] = {}
+    if kind == "real":
+        filled = _numbers(dataset, training)
+        parts = {"embedding": {"dropout": 0.3}} if _has_ids(dataset) else {}
+    elif rows >= MANY_ROWS:
+        filled = _large_batches(training)
+    else:
+        few = rows < FEW_ROWS and kind != "grade"
+        filled = (_few_rows if few else _rows)(dataset, training)
+        parts = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
+        parts |= {} if few else DROPOUT
+    parts = {key: value for key, value in parts.items() if key in known}
+    return {**values, "training": filled | _memory(dataset, training) | training, "model": _under(parts, model)}
+
+
+def _has_ids(dataset: EncodedDataset) -> bool:
+    return any(feature.kind == "categorical" for feature in dataset.features)
+
+
+def _memory(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Pairs of columns may deserve a memory where nobody gave one, and trying it does not take too long."""
+    ids = sum(feature.kind == "categorical" for feature in dataset.features)
+    several = ids > 1 and not dataset.schema.crosses and not given.get("distributed")
+    tried = several and FEW_ROWS <= len(dataset.train) < MANY_ROWS
+    return {"memory": "auto"} if tried and dataset.schema.label.kind in ("binary", "real") else {}
 
 
 def _large_batches(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +77,7 @@ def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
         "average_decay": decay,
         "table_decay": min(3.0, round(10 * ids / len(dataset.train), 2), most),
         "epochs": max(25, -(-2000 // steps)),
-        "eval_every": max(60, steps // 4),
+        "eval_every": max(20 if dataset.schema.label.kind == "grade" else 60, steps // 4),
         "patience": 4,
     }
 
@@ -73,7 +92,7 @@ def _few_rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
 
 def _numbers(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
     """A number as label needs more steps: short tables are read more often."""
-    pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.01} | given
+    pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.003 if _has_ids(dataset) else 0.01} | given
     epochs = max(10, -(-6000 // dataset.train.num_batches(pace["batch_size"])))
     return pace | {"epochs": epochs, "patience": max(2, epochs // 10)}
 

@@ -13,6 +13,7 @@ from crossrank.training.cuda.engine import CapturedEngine
 from crossrank.training.cuda.many import JointEngine, can_share_a_program
 from crossrank.training.device import choose_device
 from crossrank.training.engine import Engine
+from crossrank.training.heads import with_heads
 from crossrank.training.loss import find_loss
 from crossrank.training.processor import ProcessorEngine
 from crossrank.training.profile import StepClock
@@ -27,7 +28,8 @@ def make_engine(
     device = _device(model, settings)
     settings = settings.for_model(model, device.type)
     rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
-    loss = find_loss(settings.loss, dataset.schema.label.kind)
+    loss = find_loss(settings.loss, dataset.schema.label.kind, pair_weight=settings.pair_weight)
+    loss = with_heads(loss, settings.heads, model)
     if device.type == "cuda":
         return CapturedEngine(
             model, dataset.train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock
@@ -45,6 +47,7 @@ def joint_engine(
     device = _device(models[0], settings[0])
     shared = settings[0].for_model(models[0], device.type)
     loss, rates = find_loss(shared.loss, dataset.schema.label.kind), [one.learning_rate for one in settings]
+    loss = with_heads(loss, shared.heads, models[0])
     alone = loss.needs_groups or models[0].num_outputs > 1
     if alone or not can_share_a_program(models[0], dataset.train, shared, device):
         return None

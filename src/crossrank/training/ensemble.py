@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from crossrank.data import EncodedDataset
 from crossrank.evaluation.evaluate import score_split
-from crossrank.files import write_json, write_text
+from crossrank.files import write_text
+from crossrank.folders import MEMBERS
 from crossrank.models.ensemble import Ensemble
 from crossrank.runs import Run
-from crossrank.runs.lifecycle import CHECKPOINT
 from crossrank.training.finish import complete_run, measured_splits
 from crossrank.training.plan import Planned
 from crossrank.training.seeds import train_missing
 
 
-def train_ensemble(dataset: EncodedDataset, run: Planned, folder: Path, *, test: bool, **options: Any) -> None:
-    """Train ``model.ensemble`` members and write the run into the folder.
+def train_ensemble(
+    dataset: EncodedDataset, run: Planned, folder: Path, about: Mapping[str, Any], *, test: bool, **options: Any
+) -> None:
+    """Train ``model.ensemble`` members and write the run into the folder, with more about it in its report.
 
     Of ensembles with different seeds no two members have the same one. Members that are there already, as after an
     interruption, are kept.
     """
     count = run.config.model.ensemble
     alone = dataclasses.replace(run.config, model=dataclasses.replace(run.config.model, ensemble=1))
-    kept = folder / CHECKPOINT
-    kept.mkdir(exist_ok=True)
-    write_json(kept / "position.json", {"members": count})
     members = [
-        dataclasses.replace(run, into=kept / f"member-{i}", config=alone, seed=count * run.seed + i)
+        dataclasses.replace(run, into=folder / MEMBERS / f"member-{i}", config=alone, seed=count * run.seed + i)
         for i in range(count)
     ]
     train_missing(dataset, members, overwrite=False, test=False, **options)
@@ -42,8 +40,7 @@ def train_ensemble(dataset: EncodedDataset, run: Planned, folder: Path, *, test:
     logits = {name: score_split(model, dataset.split(name)) for name in names}
     lines = [json.dumps({"member": i, **line}) + "\n" for i, member in enumerate(trained) for line in member.metrics]
     write_text(folder / "metrics.jsonl", "".join(lines))
-    complete_run(folder, run, model, dataset, logits, training=_training(trained))
-    shutil.rmtree(kept)
+    complete_run(folder, run, model, dataset, logits, {"training": _training(trained), **about})
 
 
 def _training(members: Sequence[Run]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,15 @@ from crossrank.config import parse
 from crossrank.data import SPLITS, EncodedDataset, SplitSettings
 from crossrank.evaluation.evaluate import measure_split, score_split, worse_than_constant
 from crossrank.evaluation.findings import write_findings
-from crossrank.files import partial_of
+from crossrank.evaluation.metrics import sigmoid
+from crossrank.evaluation.monotone import fit_monotone
+from crossrank.files import write_json
 from crossrank.models import Model, build_model
 from crossrank.nn import FeatureEmbedding
 from crossrank.results import Spectrum
 from crossrank.runs import write_run
-from crossrank.runs.lifecycle import CHECKPOINT, PLAN
+from crossrank.runs.run import CALIBRATION
+from crossrank.training.loss import is_order
 from crossrank.training.plan import Planned, facts
 from crossrank.training.prior import correct_prior
 from crossrank.training.regression import start_at_mean
@@ -46,8 +48,10 @@ def measured_splits(dataset: EncodedDataset, test: bool) -> tuple[str, ...]:
     return SPLITS[:2] if without or not test else SPLITS
 
 
-def finish_run(trainer: Trainer, run: Planned, *, test: bool, initial: Sequence[Spectrum]) -> dict[str, Any]:
-    """Measure the trained model and write every file of the run into its folder; returns its report."""
+def finish_run(
+    trainer: Trainer, run: Planned, *, test: bool, initial: Sequence[Spectrum], more: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Measure the trained model and write every file of the run into its folder; returns its report, with more."""
     dataset, position = trainer.dataset, trainer.position
     names = measured_splits(dataset, test)[1:]
     logits = {name: score_split(trainer.model, trainer.member.placed(dataset.split(name))) for name in names}
@@ -61,7 +65,8 @@ def finish_run(trainer: Trainer, run: Planned, *, test: bool, initial: Sequence[
         "seconds": position.seconds,
         "rows_per_second": position.rows / max(position.seconds, 1e-9),
     }
-    return complete_run(trainer.folder, run, trainer.model, dataset, logits, training=training, initial=initial)
+    about = {"training": training, **(more or {})}
+    return complete_run(trainer.folder, run, trainer.model, dataset, logits, about, initial=initial)
 
 
 def complete_run(
@@ -70,20 +75,25 @@ def complete_run(
     model: Model,
     dataset: EncodedDataset,
     logits: Mapping[str, NDArray[Any]],
+    about: Mapping[str, Any],
     *,
-    training: dict[str, Any],
     initial: Sequence[Spectrum] = (),
 ) -> dict[str, Any]:
-    """Write what is known of a trained model, its answers to the measured splits among it; returns its report."""
+    """Write what is known of a trained model, from its answers to the measured splits; returns its report.
+
+    The report has what is given ``about`` it, with its training.
+    """
     kind, names = dataset.schema.label.kind, list(logits)
+    dataset.verify()
     report: dict[str, Any] = {name: measure_split(logits[name], dataset.split(name), label_kind=kind) for name in names}
     if problem := worse_than_constant(report["valid"], kind):
-        training = {**training, "warning": problem}
-    report |= {"training": training, "parameters": count_parameters(model)}
+        about = {**about, "training": {**about["training"], "warning": problem}}
+    report |= {**about, "parameters": count_parameters(model)}
     write_findings(folder, model, dataset, split=names[-1], initial=initial, logits=logits[names[-1]])
-    (folder / PLAN).unlink()
-    for leftover in (partial_of(folder / CHECKPOINT), folder / "dataset"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    if is_order(run.config.training.loss, kind):
+        valid, scores = dataset.valid, logits["valid"]
+        scores = sigmoid(scores) if kind == "binary" else scores  # as the run will answer
+        write_json(folder / CALIBRATION, fit_monotone(valid.labels, scores, weights=valid.weights))
     info = {"rows": dataset.num_rows, **facts(dataset, run.seed)}
     write_run(folder, model=model, encoder=dataset.encoder, config=run.config.to_dict(), info=info, report=report)
     return report

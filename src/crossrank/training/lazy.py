@@ -169,18 +169,19 @@ class LazyEmbedding:
         """What came back to the rows that were read since the last call; each table has one part, or none."""
         reads, self.reads = self.reads, [[] for _ in self.tables]
         trained = [[read for read in of_table if read.weight.grad is not None] for of_table in reads]
-        return [self._joined(of_table) for of_table in trained if of_table]
+        return [joined(of_table, self.now()) for of_table in trained if of_table]
 
-    def _joined(self, reads: list[Touched]) -> Touched:
-        """Several reads of one table as one."""
-        if len(reads) == 1:
-            return reads[0]
-        table = reads[0].table
-        rows, places = table.distinct(torch.cat([read.rows for read in reads]))
-        joined = table.read(rows, self.now())
-        gradients = torch.cat([read.gradient for read in reads])
-        joined.weight.grad = torch.zeros_like(joined.weight).index_add_(0, places, gradients)
-        return joined
+
+def joined(reads: Sequence[Touched], step: int) -> Touched:
+    """Several reads of one table as one."""
+    if len(reads) == 1:
+        return reads[0]
+    table = reads[0].table
+    rows, places = table.distinct(torch.cat([read.rows for read in reads]))
+    joint = table.read(rows, step)
+    gradients = torch.cat([read.gradient for read in reads])
+    joint.weight.grad = torch.zeros_like(joint.weight).index_add_(0, places, gradients)
+    return joint
 
 
 AnyEmbedding = TypeVar("AnyEmbedding", bound=LazyEmbedding)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,18 +45,18 @@ class Optimizer:
         clock: StepClock | None = None,
     ) -> None:
         self.settings, self.clock, self.rule = settings, clock or NoClock(), rule or UpdateRule(settings)
-        layers = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
-        lazily = settings.tables == "lazy"
-        self.lazy = LazyTables(model if lazily else nn.Module(), self._lazy_embedding)
-        self.shrinking: list[Tensor] = [] if lazily or not settings.table_decay else [layer.weight for layer in layers]
-        self.dense = {
-            name: p for name, p in model.named_parameters() if name not in self.lazy.layers and p.requires_grad
-        }
-        self.parameters = list(self.dense.values())
-        tables = [layer.weight for layer in layers]
-        groups = [[p for p in self.parameters if any(p is table for table in tables) is kind] for kind in (False, True)]
-        parameters = [{"params": group} for group in groups]
-        self.adam = torch.optim.Adam(parameters, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
+        lazy = LazyTables(model if settings.tables == "lazy" else nn.Module(), self._lazy_embedding)
+        dense = {name: p for name, p in model.named_parameters() if name not in lazy.layers and p.requires_grad}
+        tables = [layer.weight for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
+        self._hold(lazy, dense, [p for p in dense.values() if any(p is table for table in tables)])
+
+    def _hold(self, lazy: LazyTables[Any], dense: dict[str, nn.Parameter], tables: list[nn.Parameter]) -> None:
+        """Note what is trained: lazy tables, and weights that have a gradient at every step, some of them tables."""
+        self.lazy, self.dense, self.parameters = lazy, dense, list(dense.values())
+        self.shrinking: list[Tensor] = [*tables] if self.settings.table_decay else []
+        others = [p for p in self.parameters if not any(p is table for table in tables)]
+        groups, rate = [{"params": group} for group in (others, tables)], self.settings.learning_rate
+        self.adam = torch.optim.Adam(groups, lr=rate, betas=BETAS, eps=EPSILON, fused=True)
         self.averages = [p.detach().clone() for p in self.parameters] if self.rule.decay else []
         self.steps = 0
 
@@ -68,11 +69,11 @@ class Optimizer:
         loss.backward()  # type: ignore[no-untyped-call]
         self.clock.mark("backward")
         touched = [part for embedding in self.lazy.embeddings.values() for part in embedding.take()]
-        gradients = [p.grad for p in self.parameters if p.grad is not None] + [part.gradient for part in touched]
+        gradients = [p.grad for p in self.parameters if p.grad is not None], [part.gradient for part in touched]
         if self.settings.clip_norm:
-            scale = self.settings.clip_norm / (nn.utils.get_total_norm(gradients) + 1e-6)
+            scale = self.settings.clip_norm / (self.norm(*gradients) + 1e-6)
             if not scale >= 1:  # also where it is not a number
-                torch._foreach_mul_(gradients, scale)
+                torch._foreach_mul_([*gradients[0], *gradients[1]], scale)
         self.steps += 1
         factor = self.rule.factor(self.steps)
         rate, table_rate = self.rule.rates[0] * factor, self.rule.table_rates[0] * factor
@@ -88,6 +89,10 @@ class Optimizer:
             weights = [parameter.detach() for parameter in self.parameters]
             torch._foreach_lerp_(self.averages, weights, 1 - float(decay_at(self.steps, self.rule.decay)))
         self.clock.mark("average")
+
+    def norm(self, dense: list[Tensor], rows: list[Tensor]) -> Tensor:
+        """||g||, over the gradients of weights and of embedding rows."""
+        return nn.utils.get_total_norm([*dense, *rows])
 
     def using(self, *, averaged: bool) -> AbstractContextManager[None]:
         """Inside, the model has its averaged or its raw weights, and any change to them is undone at the end."""

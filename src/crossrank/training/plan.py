@@ -10,8 +10,9 @@ from typing import Any
 from crossrank.config import differences, parse, to_dict
 from crossrank.data import EncodedDataset, SplitSettings
 from crossrank.errors import ConfigError, DataError, listing
-from crossrank.files import read_json, write_json
-from crossrank.runs.lifecycle import PLAN
+from crossrank.files import signed, write_json
+from crossrank.folders import PLAN
+from crossrank.runs.lifecycle import read_plan
 from crossrank.training.defaults import fill_in
 from crossrank.training.settings import Config
 
@@ -37,7 +38,7 @@ def facts(dataset: EncodedDataset, seed: int) -> dict[str, Any]:
 
 def write_plan(folder: Path, run: Planned, dataset: EncodedDataset) -> None:
     """Note what is asked for, until the run itself says so."""
-    write_json(folder / PLAN, {"config": run.config.to_dict(), **facts(dataset, run.seed)})
+    write_json(folder / PLAN, signed({"config": run.config.to_dict(), **facts(dataset, run.seed)}))
 
 
 def changes(saved: Mapping[str, Any] | None, config: Config, dataset: EncodedDataset, *, seed: int) -> str:
@@ -55,7 +56,7 @@ def changes(saved: Mapping[str, Any] | None, config: Config, dataset: EncodedDat
 
 def check_resumed(folder: Path, run: Planned, dataset: EncodedDataset) -> None:
     """Refuse to go on with another training than the one in a folder."""
-    if changed := changes(read_json(folder / PLAN), run.config, dataset, seed=run.seed):
+    if changed := changes(read_plan(folder), run.config, dataset, seed=run.seed):
         raise ConfigError(
             f"A resumed training must have the config, seed and data it began with; {changed}.",
             hint="Give the same ones, or train anew with --overwrite.",

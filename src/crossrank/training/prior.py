@@ -22,6 +22,7 @@ import torch
 from crossrank.data import EncodedDataset, Split
 from crossrank.errors import ConfigError
 from crossrank.models import Model
+from crossrank.training.loss import is_order
 from crossrank.training.settings import TrainingSettings
 
 
@@ -59,7 +60,7 @@ def positive_weight(settings: TrainingSettings, dataset: EncodedDataset) -> floa
 def correct_prior(model: Model, dataset: EncodedDataset, settings: TrainingSettings) -> None:
     """Shift the answers of a new model by what weights and sampling will do to its logits."""
     weight, kept = positive_weight(settings, dataset), dataset.schema.label.negatives_kept or 1.0
-    if dataset.schema.label.kind == "binary" and settings.loss != "pairwise":
+    if dataset.schema.label.kind == "binary" and not is_order(settings.loss, "binary"):
         model.label_mean.fill_(prior_shift(positive_weight=weight, negatives_kept=kept))
 
 

@@ -12,6 +12,7 @@ from crossrank.data import Batch, Split
 from crossrank.models import Model
 from crossrank.training.device import uses_bfloat16
 from crossrank.training.engine import Member
+from crossrank.training.heads import learned_logits
 from crossrank.training.loss import Loss, penalty
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.profile import NoClock, StepClock
@@ -55,12 +56,13 @@ class ProcessorEngine:
         return [self]
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[Batch]:
-        return self.split.batches(self.settings.batch_size, seed=self.seed, epoch=epoch, start_batch=start_batch)
+        size, by_group = self.settings.batch_size, self.loss.needs_groups
+        return self.split.batches(size, seed=self.seed, epoch=epoch, start_batch=start_batch, by_group=by_group)
 
     def step(self, batch: Batch) -> Tensor:
         self.clock.mark("load")
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
-            logits = self.model(batch.features).float()
+            logits = learned_logits(self.model, batch.features, self.settings.heads).float()
         loss = self.loss(logits, batch.labels, batch.weights, batch.groups)
         loss_and_penalty = loss + penalty(self.model, self.settings.l2)
         self.clock.mark("forward")

@@ -28,15 +28,19 @@ def is_number(dataset: EncodedDataset) -> bool:
 
 @torch.no_grad()
 def start_at_mean(model: Model, dataset: EncodedDataset) -> None:
-    """Tell a new model the mean, deviation and range of a label that is a number, and let it answer the mean."""
-    if not is_number(dataset):
+    """Tell a new model the mean, deviation and range of a label that is a number, and let it answer the mean.
+
+    Of grades it answers 0 to every row.
+    """
+    if dataset.schema.label.kind not in ("real", "grade"):
         return
-    labels, weights = np.asarray(dataset.train.labels, np.float64), dataset.train.weights
-    mean = np.average(labels, weights=weights)
-    model.label_low.fill_(labels.min())
-    model.label_high.fill_(labels.max())
-    model.label_mean.fill_(mean)
-    model.label_deviation.fill_(np.sqrt(np.average((labels - mean) ** 2, weights=weights)) or 1.0)
+    if is_number(dataset):
+        labels, weights = np.asarray(dataset.train.labels, np.float64), dataset.train.weights
+        mean = np.average(labels, weights=weights)
+        model.label_low.fill_(labels.min())
+        model.label_high.fill_(labels.max())
+        model.label_mean.fill_(mean)
+        model.label_deviation.fill_(np.sqrt(np.average((labels - mean) ** 2, weights=weights)) or 1.0)
     for layer in model.modules():
         if isinstance(layer, OutputLayer):
             nn.init.zeros_(layer.weight)
@@ -46,12 +50,17 @@ def start_at_mean(model: Model, dataset: EncodedDataset) -> None:
                 kernel.mul_(FIRST_CROSSES)
 
 
-def as_learned(dataset: EncodedDataset, model: Model) -> EncodedDataset:
-    """The dataset with the labels of its training rows, where they are numbers, in units of the model."""
-    if not is_number(dataset):
+def as_learned(dataset: EncodedDataset, model: Model, loss: str = "auto") -> EncodedDataset:
+    """The dataset with the labels of its training rows, where they are numbers, in units of the model.
+
+    For the log loss, a grade is its share of the highest one.
+    """
+    shares = dataset.schema.label.kind == "grade" and loss in ("logloss", "logloss+pairwise")
+    if not is_number(dataset) and not shares:
         return dataset
     split, learned = dataset.train, copy.copy(dataset)
     labels = (np.asarray(split.labels, np.float64) - model.label_mean.item()) / model.label_deviation.item()
+    labels = labels / labels.max() if shares else labels
     rows = dataclasses.replace(split.rows, labels=labels.astype(np.float32))
     learned.train = Split(rows, window_bytes=split.window_bytes)
     return learned

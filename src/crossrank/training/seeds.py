@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from crossrank.data import EncodedDataset, open_data
+from crossrank.data.dataset import is_dataset
 from crossrank.errors import RunError
 from crossrank.evaluation.findings import initial_spectra
-from crossrank.files import partial_of, publish, write_json, writing
+from crossrank.files import write_json, writing
+from crossrank.folders import fresh_partial, is_marked, locked, partial_of, publish, recover, remove
 from crossrank.models.build import BUILT_IN
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import claim, is_interrupted, is_run, plan_in
@@ -25,7 +27,8 @@ from crossrank.training.finish import finish_run, seeded_model
 from crossrank.training.plan import Planned, as_made, changes, write_plan
 from crossrank.training.prior import with_class_weights
 from crossrank.training.regression import as_learned
-from crossrank.training.settings import Config
+from crossrank.training.remember import try_memory
+from crossrank.training.settings import Config, without_memory
 from crossrank.training.train import dataset_of, train, train_or_resume
 from crossrank.training.trainer import Trainer, threads, train_models
 
@@ -52,18 +55,31 @@ def train_seeds(
         )
     config = config if isinstance(config, Config) else Config.parse(config or {})
     schema, progress, own = options.pop("schema", None), options.get("progress"), partial_of(into / "dataset")
-    try:
-        with writing(into, RunError):
+    with writing(into, RunError), locked(into, RunError):
+        try:
             dataset = dataset_of(data, schema, config, own, progress=progress)
-        config = as_made(given, dataset)
-        runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
-        train_missing(dataset, runs, overwrite=overwrite, **options)
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it is not empty, or not there
-            into.rmdir()
+            config = as_made(given, dataset)
+            if config.training.memory == "auto":
+                tries = fresh_partial(into / "memory", RunError)
+                found = try_memory(dataset, given or {}, tries, seed=0, progress=progress)
+                dataset = found.best.dataset if found else dataset
+                config = as_made(without_memory(given or {}), dataset)
+            runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
+            train_missing(dataset, runs, overwrite=overwrite, **options)
+        finally:
+            if is_dataset(own):
+                shutil.rmtree(own, ignore_errors=True)
+            if is_marked(partial_of(into / "memory")):
+                remove(partial_of(into / "memory"))
+            with contextlib.suppress(OSError):  # it is not empty, or not there
+                into.rmdir()
+        return _summary(into, runs)
+
+
+def _summary(into: Path, runs: Sequence[Planned]) -> dict[str, Any]:
+    """Mean and deviation of the runs' metrics, which seeds.json has too."""
     reports = [Run.open(run.into).report for run in runs]
-    summary: dict[str, Any] = {"seeds": seeds}
+    summary: dict[str, Any] = {"seeds": len(runs)}
     for split in (name for name in ("valid", "test") if name in reports[0]):
         measured = {key for key, value in reports[0][split].items() if isinstance(value, float)}
         summary[split] = {key: _spread([report[split][key] for report in reports]) for key in sorted(measured)}
@@ -80,6 +96,8 @@ def train_missing(dataset: EncodedDataset, runs: Sequence[Planned], *, overwrite
                 f"The seeds of a folder must have one config and the same data; in {run.into} {changed}.",
                 hint="Give the same ones, choose another folder, or pass --overwrite to train all anew.",
             )
+    for run in runs:
+        recover(run.into)
     missing = [run for run in runs if overwrite or not is_run(run.into)]
     joint = {key: options[key] for key in ("test", "progress") if key in options}
     alone = any(value for key, value in options.items() if key not in joint)
@@ -113,31 +131,34 @@ def train_together(
         models = [seeded_model(run.config, dataset, run.seed) for run in runs]
     spectra = [initial_spectra(model, dataset.valid) for model in models]
     asked = [run.config.training for run in runs]
-    learned = with_class_weights(as_learned(dataset, models[0]), asked[0])
+    learned = with_class_weights(as_learned(dataset, models[0], asked[0].loss), asked[0])
     engine = joint_engine(models, learned, asked, seeds=seeds)
     if engine is None:
         return None
-    trainers = []
-    for run, member in zip(runs, engine.members, strict=True):
-        folder = claim(run.into, resume=False, overwrite=overwrite)
-        write_plan(folder, run, dataset)
-        settings = run.config.training
-        trainers.append(Trainer(member, dataset, settings, folder=folder, on_evaluation=run.on_evaluation))
-    initial = dict(zip(trainers, spectra, strict=True))
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(min(seeds))  # of what dropout drops
-        ended = train_models(engine, trainers, show_progress=progress)
-    engine.close()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(dataset.verifying())
+        trainers = []
+        for run, member in zip(runs, engine.members, strict=True):
+            stack.enter_context(locked(run.into, RunError))
+            folder = claim(run.into, resume=False, overwrite=overwrite)
+            write_plan(folder, run, dataset)
+            settings = run.config.training
+            trainers.append(Trainer(member, dataset, settings, folder=folder, on_evaluation=run.on_evaluation))
+        initial = dict(zip(trainers, spectra, strict=True))
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(min(seeds))  # of what dropout drops
+            ended = train_models(engine, trainers, show_progress=progress)
+        engine.close()
 
-    def finish(trainer: Trainer, run: Planned) -> Run | Exception:
-        if trainer in ended:
-            return ended[trainer]
-        finish_run(trainer, run, test=test, initial=initial[trainer])
-        publish(trainer.folder, run.into)
-        return Run.open(run.into)
+        def finish(trainer: Trainer, run: Planned) -> Run | Exception:
+            if trainer in ended:
+                return ended[trainer]
+            finish_run(trainer, run, test=test, initial=initial[trainer])
+            publish(trainer.folder, run.into)
+            return Run.open(run.into)
 
-    with threads(len(trainers)) as each:
-        return list(each(finish, trainers, runs))
+        with threads(len(trainers)) as each:
+            return list(each(finish, trainers, runs))
 
 
 def _may_share(configs: Sequence[Config]) -> bool:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from crossrank.config import check_keys, parse, setting, to_dict
 from crossrank.data.splits import SplitSettings
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, did_you_mean, listing
+from crossrank.evaluation.metrics import CRITERIA
 from crossrank.models import Model, ModelSettings, parse_model_settings
 from crossrank.models.settings import check_share
-from crossrank.training.loss import LossName
+from crossrank.schema import LabelKind
+from crossrank.training.heads import HeadsName
+from crossrank.training.loss import LossName, is_order
 from crossrank.training.schedule import ScheduleName
 
+Placement = Literal["table-wise", "row-wise", "column-wise", "data-parallel"]
 LARGEST_PAIRED_BATCH = 8192
+PAIRED = ("pairwise", "lambdarank", "logloss+pairwise")
+MONITORS = ("auto", "logloss", "rmse", "r2", "auc", "accuracy", "macro_auc", "grouped_auc", "mrr")
+NDCG = re.compile(r"ndcg@[1-9]\d*")
 LARGEST_DENSE_TABLE = 2_000_000  # weights: a pass over all of them is faster than finding the few to change
 
 
@@ -43,13 +51,30 @@ class TrainingSettings:
     )
     loss: LossName = setting(
         "auto",
-        "what is made small: logloss, squared, pairwise (order inside a group) or softmax (of several classes); auto: "
-        "logloss for a binary label, squared for a number, softmax for classes",
+        "what is made small: logloss, squared, softmax (of several classes), or the order inside a group: pairwise, "
+        "lambdarank (pairs weighted by what they change of NDCG), listwise (softmax over the group), logloss+pairwise; "
+        "auto: logloss for a binary label, squared for a number, softmax for classes, listwise for grades",
+    )
+    pair_weight: float = setting(1.0, "of the pairwise term in logloss+pairwise")
+    monitor: str = setting(
+        "auto",
+        "the metric of the validation rows that decides which weights are the best and when to stop: logloss, auc, "
+        "rmse, r2, or by group grouped_auc, mrr, ndcg@10 or another k; auto: logloss, rmse for a number, ndcg@10 for "
+        "a loss of the order (grouped_auc for pairwise)",
+    )
+    heads: HeadsName = setting(
+        "none",
+        "losses for the paths of a model that has several: own, each learns the labels; distil, their mean learns the "
+        "labels and each path the mean's answer; weighted, the mean learns the labels, and each path by as much as it "
+        "is worse than the mean. Answers are the mean's all the same",
     )
     positive_weight: float | Literal["balanced"] = setting(
         1.0,
         "how many times a row of class 1 counts; balanced: as much as makes both classes weigh the same. Answers are "
         "corrected for it",
+    )
+    memory: Literal["none", "auto"] = setting(
+        "none", "auto: statistics of pairs of columns and of single ones, if they do better on the validation rows"
     )
     l2: float = setting(0.0, "λ of λ Σ ||W||² over the cross and deep kernels")
     table_decay: float = setting(0.0, "ρ: at each step every embedding row shrinks by 1 - ρ times the learning rate")
@@ -59,6 +84,12 @@ class TrainingSettings:
         "each evaluation that is not the best so far)",
     )
     warmup_steps: int = setting(0, "steps in which the learning rate rises to its full value")
+    distributed: bool = setting(False, "one of several processes that train one model, under torchrun or --workers")
+    placement: Mapping[str, Placement] = setting(
+        {},
+        "where the table of a feature lies in a distributed training, by feature, or 'all': table-wise, row-wise, "
+        "column-wise or data-parallel; left out, TorchRec's planner decides",
+    )
     epochs: int = setting(10, "passes over the training rows, at most")
     max_steps: int | None = setting(None, "steps, at most; left out, only epochs count")
     eval_every: int | None = setting(None, "steps between two evaluations on the validation rows; left out, an epoch")
@@ -70,7 +101,7 @@ class TrainingSettings:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ConfigError(f"training.{key} must be at least 1; got {value}.")
-        for key in ("clip_norm", "l2", "patience", "table_decay", "warmup_steps"):
+        for key in ("clip_norm", "l2", "pair_weight", "patience", "table_decay", "warmup_steps"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"training.{key} must not be negative; got {getattr(self, key)}.")
         if self.positive_weight != "balanced" and not self.positive_weight > 0:
@@ -79,10 +110,15 @@ class TrainingSettings:
             value = getattr(self, key)
             if value is not None and not value > 0:
                 raise ConfigError(f"training.{key} must be positive; got {value}.")
-        if self.loss == "pairwise" and self.batch_size > LARGEST_PAIRED_BATCH:
+        if self.loss in PAIRED and self.batch_size > LARGEST_PAIRED_BATCH:
             raise ConfigError(
-                f"training.loss=pairwise compares all rows of a batch; training.batch_size may be "
+                f"training.loss={self.loss} compares the rows of a group; training.batch_size may be "
                 f"{LARGEST_PAIRED_BATCH:,} at most, got {self.batch_size:,}."
+            )
+        if self.monitor not in MONITORS and not NDCG.fullmatch(self.monitor):
+            raise ConfigError(
+                f"training.monitor must be one of {listing([*MONITORS, 'ndcg@10'], most=10)}; got '{self.monitor}'.",
+                hint=did_you_mean(self.monitor, [*MONITORS, "ndcg@10"]),
             )
         check_share("training.average_decay", self.average_decay)
         most = most_table_decay(self.average_decay, self.table_learning_rate or self.learning_rate)
@@ -92,6 +128,14 @@ class TrainingSettings:
                 f"(1 - average_decay) / (2 learning_rate) = {most:.3g} at most; got {self.table_decay}.",
                 hint="Lower training.table_decay, or set training.average_decay=0.",
             )
+
+    def criterion(self, label_kind: LabelKind) -> str:
+        """The metric of the validation rows that decides."""
+        if self.monitor != "auto":
+            return self.monitor
+        if self.loss == "pairwise":
+            return "grouped_auc"
+        return "ndcg@10" if is_order(self.loss, label_kind) else CRITERIA[label_kind]
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """How many steps there are at most."""
@@ -157,3 +201,16 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         return to_dict(self)
+
+
+@overload
+def without_memory(config: Config, **model: Any) -> Config: ...
+@overload
+def without_memory(config: Mapping[str, Any], **model: Any) -> dict[str, Any]: ...
+def without_memory(config: Config | Mapping[str, Any], **model: Any) -> Config | dict[str, Any]:
+    """The same settings for one training, after what is to be remembered was decided."""
+    if isinstance(config, Config):
+        training = dataclasses.replace(config.training, memory="none")
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, **model), training=training)
+    parts = {"model": model, "training": {"memory": "none"}}
+    return {**config, **{key: {**config.get(key, {}), **own} for key, own in parts.items()}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import torch
 
 from crossrank.data import EncodedDataset, open_data
 from crossrank.evaluation.findings import initial_spectra
+from crossrank.folders import recover
 from crossrank.models.own import check_model
 from crossrank.runs import Run
-from crossrank.runs.lifecycle import is_interrupted, is_run, making
+from crossrank.runs.lifecycle import is_complete, is_interrupted, is_run, making_run
 from crossrank.schema import Schema
 from crossrank.training.engines import make_engine
 from crossrank.training.finish import finish_run, measured_splits, seeded_model
@@ -22,7 +24,7 @@ from crossrank.training.plan import Planned, as_made, check_resumed, check_split
 from crossrank.training.prior import with_class_weights
 from crossrank.training.profile import StepClock
 from crossrank.training.regression import as_learned
-from crossrank.training.settings import Config
+from crossrank.training.settings import Config, without_memory
 from crossrank.training.trackers import Tracker, find_tracker
 from crossrank.training.trainer import Trainer, train_models
 
@@ -71,27 +73,39 @@ def train(
     """
     into, given = Path(into), config
     config = config if isinstance(config, Config) else Config.parse(config or {})
-    tracker = find_tracker(track)
+    tracker = find_tracker(track)  # before anything is read
     keep_freed_memory()
-    with making(into, resume=resume, overwrite=overwrite) as folder:
-        dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)
-        run = Planned(into=into, config=as_made(given, dataset), seed=seed, on_evaluation=on_evaluation)
-        check_splits(dataset, measured_splits(dataset, test))
-        if resume:
-            check_resumed(folder, run, dataset)
-        write_plan(folder, run, dataset)
-        if run.config.model.ensemble > 1:
-            from crossrank.training.ensemble import train_ensemble  # whose members are trained by this function
+    if config.training.distributed:
+        from crossrank.training.distributed.train import train_distributed  # which needs TorchRec
 
-            members = {"track": track, "on_evaluation": on_evaluation, "clock": clock}
-            train_ensemble(dataset, run, folder, test=test, progress=progress, **members)
-        else:
-            _train(dataset, run, folder, resume=resume, test=test, progress=progress, clock=clock, tracker=tracker)
+        run = Planned(into=into, config=config, seed=seed, on_evaluation=on_evaluation)
+        return train_distributed(
+            data,
+            run,
+            given,
+            resume=resume,
+            overwrite=overwrite,
+            test=test,
+            progress=progress,
+            tracker=find_tracker(track),
+        )
+    with making_run(into, resume=resume, overwrite=overwrite) as folder:
+        dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)
+        with dataset.verifying():
+            run = Planned(into=into, config=as_made(given, dataset), seed=seed, on_evaluation=on_evaluation)
+            check_splits(dataset, measured_splits(dataset, test))
+            if resume:
+                check_resumed(folder, run, dataset)
+            write_plan(folder, run, dataset)
+            if not is_complete(folder):  # otherwise it was killed when nothing but its name was missing
+                options = {"progress": progress, "clock": clock, "track": track, "on_evaluation": on_evaluation}
+                _make(dataset, run, given or {}, folder, resume=resume, test=test, options=options)
     return Run.open(into)
 
 
 def train_or_resume(data: Any, *, into: Path, **options: Any) -> Run:
     """A run as it stands, or resumed where its training was interrupted, or trained; takes what :func:`train` takes."""
+    recover(into)
     if is_run(into):
         return Run.open(into)
     resume = is_interrupted(into)
@@ -112,6 +126,34 @@ def dataset_of(
     return prepare(opened, schema, into, split=config.split, overwrite=True, progress=progress is not False)
 
 
+def _make(
+    dataset: EncodedDataset,
+    run: Planned,
+    given: Config | Mapping[str, Any],
+    folder: Path,
+    *,
+    resume: bool,
+    test: bool,
+    options: dict[str, Any],
+) -> None:
+    """Train what a run asks for, one model or several, and write it into the folder."""
+    about: dict[str, Any] = {}
+    if run.config.training.memory == "auto":
+        from crossrank.training.remember import finish_remembered, try_memory  # which call `train`
+
+        found = try_memory(dataset, given, folder, seed=run.seed, **options)
+        if found and run.config.model.ensemble == 1:
+            return finish_remembered(found, run, folder, test=test)
+        if found:
+            dataset, about = found.best.dataset, {"memory": found.tried}
+        run = dataclasses.replace(run, config=as_made(without_memory(given if found else run.config), dataset))
+    if run.config.model.ensemble > 1:
+        from crossrank.training.ensemble import train_ensemble  # whose members are trained by `train`
+
+        return train_ensemble(dataset, run, folder, about, test=test, **options)
+    return _train(dataset, run, folder, resume=resume, test=test, **options)
+
+
 def _train(
     dataset: EncodedDataset,
     run: Planned,
@@ -121,18 +163,19 @@ def _train(
     test: bool,
     progress: bool | None,
     clock: StepClock | None,
-    tracker: Tracker,
+    track: str | Tracker | None,
+    on_evaluation: Callable[[int, dict[str, Any]], None] | None,
 ) -> None:
-    """Train and write the run into the folder."""
-    settings = run.config.training
+    """Train one model and write the run into the folder."""
+    settings, tracker = run.config.training, find_tracker(track)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         model, rows = seeded_model(run.config, dataset, run.seed), dataset.train
         check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
         initial = initial_spectra(model, dataset.valid)
-        learned = with_class_weights(as_learned(dataset, model), settings)
+        learned = with_class_weights(as_learned(dataset, model, settings.loss), settings)
         engine = make_engine(model, learned, settings, seed=run.seed, clock=clock)
         member, line = engine.members[0], tracker.line
-        trainer = Trainer(member, dataset, settings, folder=folder, on_line=line, on_evaluation=run.on_evaluation)
+        trainer = Trainer(member, dataset, settings, folder=folder, on_line=line, on_evaluation=on_evaluation)
         if resume:
             trainer.resume()
         report = None

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from crossrank.data import EncodedDataset, Split
-from crossrank.errors import ConfigError, DataError
+from crossrank.errors import ConfigError, listing
 from crossrank.evaluation.evaluate import measure_split, score_split
-from crossrank.evaluation.metrics import CRITERIA
-from crossrank.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from crossrank.evaluation.metrics import badness
+from crossrank.files import write_text
+from crossrank.training.checkpoint import JOURNAL, Position, load_checkpoint, save_checkpoint
 from crossrank.training.engine import Engine, Member
 from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.progress import TrainingBar
@@ -55,6 +56,7 @@ class Trainer:
         folder: where metrics.jsonl and checkpoints go.
         on_line: told every line of the journal.
         on_evaluation: told the step and the validation metrics after each evaluation; what it raises ends the training.
+        save, load: write and read a checkpoint.
     """
 
     def __init__(
@@ -66,18 +68,20 @@ class Trainer:
         folder: Path,
         on_line: Callable[[dict[str, Any]], None] | None = None,
         on_evaluation: Callable[[int, dict[str, Any]], None] | None = None,
+        save: Callable[[Path, Position, dict[str, Tensor]], None] = save_checkpoint,
+        load: Callable[[Path], tuple[Position, list[str], dict[str, Tensor]]] = load_checkpoint,
     ) -> None:
+        self.save, self.load = save, load
         self.member, self.model, self.dataset, self.settings, self.folder = (
             member, member.model, dataset, settings, folder
         )  # fmt: skip
         self.on_line, self.on_evaluation = on_line, on_evaluation
         self.label_kind = dataset.schema.label.kind
-        pairwise = settings.loss == "pairwise"  # logits without a level: only their order in a group means something
-        self.criterion, self.sign = ("grouped_auc", -1) if pairwise else (CRITERIA[self.label_kind], 1)
+        self.criterion = settings.criterion(self.label_kind)
         self.counts = {slot.name: dataset.encoder.counts(slot.name) for slot in self.model.layout.embedded}
         self.position = Position()
         self.best: dict[str, Tensor] = {}
-        self.journal = folder / "metrics.jsonl"
+        self.journal = folder / JOURNAL
         self._lines: TextIO | None = None
         self.batches_per_epoch = dataset.train.num_batches(settings.batch_size)
         self.total_steps = settings.total_steps(self.batches_per_epoch)
@@ -93,15 +97,14 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the checkpoint in the folder, as if nothing had happened."""
-        self.position, tensors = load_checkpoint(self.folder)
+        self.position, lines, tensors = self.load(self.folder)
         self.best = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("best.")}
         self.member.restore(tensors)
         for _ in range(self.position.drops):
             self.member.drop(PLATEAU_DROP)
         for name, buffer in self.model.named_buffers():
             buffer.copy_(tensors[f"buffer.{name}"])
-        lines = self.journal.read_text(encoding="utf-8").splitlines(keepends=True)
-        self.journal.write_text("".join(lines[: self.position.journal_lines]), encoding="utf-8")
+        write_text(self.journal, "".join(lines))
 
     def __enter__(self) -> Trainer:
         self._lines = self.journal.open("a", encoding="utf-8", buffering=1)
@@ -116,7 +119,7 @@ class Trainer:
         position = self.position
         if not math.isfinite(loss):
             raise self._diverged(f"The training loss must stay finite; it is {loss}", first or position.step)
-        if self.criterion == "rmse":
+        if self.label_kind == "real" and self.settings.loss != "pairwise":
             loss *= float(self.model.label_deviation) ** 2  # a number is learned at unit scale
         position.seconds += seconds
         position.rows += rows
@@ -130,12 +133,7 @@ class Trainer:
             raw = self._measure()
         with self.member.using(averaged=True):
             averaged = self._measure()
-            if averaged[self.criterion] is None:
-                raise DataError(
-                    f"The validation rows must have a {self.criterion}; it is not defined.",
-                    hint="Do all of them weigh nothing, or have one label in each group?",
-                )
-            value = self.sign * averaged[self.criterion]
+            value = self._badness(averaged)
             better = value < position.best
             if better:
                 position.best, position.best_step, position.misses = value, position.step, 0
@@ -146,9 +144,10 @@ class Trainer:
             self.member.drop(PLATEAU_DROP)
             position.drops += 1
         self._write(line | {"valid": averaged, "valid_raw": raw})
+        self.dataset.verify()  # so that no checkpoint holds what was learned from damaged rows
         best = {f"best.{name}": tensor for name, tensor in self.best.items()}
         buffers = {f"buffer.{name}": tensor for name, tensor in self.model.named_buffers()}
-        save_checkpoint(self.folder, position, self.member.state() | best | buffers)
+        self.save(self.folder, position, self.member.state() | best | buffers)
         if self.on_evaluation:
             self.on_evaluation(position.step, averaged)
 
@@ -158,7 +157,19 @@ class Trainer:
         if not np.isfinite(logits).all():
             problem = "A model's answers must stay finite; on the validation rows they are not"
             raise self._diverged(problem, self.position.step)
-        return measure_split(logits, self.valid, label_kind=self.label_kind)
+        k = int(self.criterion[5:]) if self.criterion.startswith("ndcg@") else 10
+        return measure_split(logits, self.valid, label_kind=self.label_kind, k=k)
+
+    def _badness(self, measured: dict[str, Any]) -> float:
+        """Of the validation rows, by the criterion."""
+        if measured.get(self.criterion) is None:
+            known = [name for name, value in measured.items() if value is not None and name != "rows"]
+            raise ConfigError(
+                f"training.monitor={self.criterion} must be known of the validation rows; got {listing(known)}.",
+                hint="Do all of them weigh nothing? Metrics by group need a group column, and rows of different labels "
+                "in a group.",
+            )
+        return badness(measured, self.criterion)
 
     def _diverged(self, problem: str, step: int) -> ConfigError:
         epoch, batch = divmod(step - 1, self.batches_per_epoch)

@@ -43,3 +43,11 @@ def first_order(values, weights):
     slopes = weights["linear.numbers"]
     num_embedded = len(values) - len(slopes)
     return sum(values[:num_embedded]) + dot(slopes, values[num_embedded:])
+
+
+def layer_norm(x, weights, name):
+    """γ (x - mean) / √(variance + 1e-5) + β, over the elements of one vector."""
+    mean = sum(x) / len(x)
+    deviation = (sum((a - mean) ** 2 for a in x) / len(x) + 1e-5) ** 0.5
+    scale, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    return np.array([g * (a - mean) / deviation + b for g, a, b in zip(scale, x, shift, strict=True)])

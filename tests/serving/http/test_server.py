@@ -45,7 +45,7 @@ def link(run, tmp_path):
     shutil.copytree(run.path, tmp_path / "second")
     info = json.loads((tmp_path / "second" / "run.json").read_text())
     info["checksums"] = dict(reversed(info["checksums"].items())) | {"report.json": None}
-    del info["checksums"]["report.json"], info["checksums"]["schema.json"]  # another version
+    del info["checksums"]["report.json"], info["checksums"]["schema.json"], info["checksum"]  # another version
     (tmp_path / "second" / "run.json").write_text(json.dumps(info))
     (tmp_path / "current").symlink_to("first")
     return tmp_path / "current"

@@ -27,6 +27,7 @@ from crossrank.data.vocabulary import FIRST_ID, UNSEEN_ID, Vocabulary
 from crossrank.data.writer import DatasetWriter
 from crossrank.errors import ConfigError, DataError, did_you_mean, listing
 from crossrank.files import write_json, writing
+from crossrank.folders import making
 from crossrank.schema import Schema
 
 Made = TypeVar("Made")
@@ -135,16 +136,12 @@ def _write_text(path: Path, log: _Log, overwrite: bool) -> None:
         raise DataError(
             f"{path} must not exist yet; it does.", hint="Choose another name, or pass --overwrite to replace it."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.partial")
     texts = {name: column.texts for name, column in truth().columns.items()}
-    try:
-        with unfinished.open("wb") as file:
+    with making(path, DataError) as folder:
+        with (folder / "text").open("wb") as file:
             for lines in log.each(lambda chunk, first: _lines(chunk, texts)):
                 file.write(lines.data)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        (folder / "text").replace(path)
 
 
 # A line at its widest: the label, then a tab and up to eight letters for each column. Zero bytes are left out.

@@ -115,5 +115,5 @@ function drawSpectra() {
 
 // Runs with the same label share charts; a price and a probability never share an axis.
 function labelled() {
-  return d3.groups(runs, (run) => JSON.stringify(run.label)).map(([, group]) => ({ ...group[0].label, binary: group[0].label.kind !== "real", runs: group }));
+  return d3.groups(runs, (run) => JSON.stringify(run.label)).map(([, group]) => ({ ...group[0].label, binary: !["real", "grade"].includes(group[0].label.kind), runs: group }));
 }

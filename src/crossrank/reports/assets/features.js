@@ -19,7 +19,7 @@ function drawFeature(figure, name, known, block, means) {
   const points = known.flatMap((run) => run.points.map((point) => ({ ...point, run: run.name, color: run.color, r: 2 + 9 * Math.sqrt(point.share || 0) })));
   const [low, high] = d3.extent(means), room = 0.04 * (high - low) || 0.01;
   const exact = block.binary ? percent : amount;
-  const answers = { label: block.binary ? "mean probability" : `mean predicted ${block.name}`, domain: [low - room, high + room], grid: true, ticks: 5, tickFormat: block.binary ? percent : axisFormat(means) };
+  const answers = { label: block.binary ? "mean probability" : block.kind === "grade" ? "mean score" : `mean predicted ${block.name}`, domain: [low - room, high + room], grid: true, ticks: 5, tickFormat: block.binary ? percent : axisFormat(means) };
   const text = (d) => `${headOf(known, d)}${d.value}: ${exact(d.mean)}\n${percent(d.share)} of rows`;
   const shared = { fill: "color", fillOpacity: 0.75, r: "r" }, scales = { color: { type: "identity" }, r: { type: "identity" } };
   const numeric = known.every((run) => run.kind === "numeric");

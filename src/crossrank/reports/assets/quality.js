@@ -37,7 +37,7 @@ function drawLearning(place, block) {
     .filter(([name]) => all.some((point) => point.name === name));
   draw(place, "Learning curves", (width) => ({
     height: 300, x: { label: "step", tickFormat: "~s", ticks: wholeTicks(all.map((point) => point.x), width) },
-    y: { label: block.binary ? "log loss" : `RMSE, ${block.name}`, grid: true, domain: [d3.min(values), high], nice: true, tickFormat: axisFormat(values) },
+    y: { label: block.binary ? "log loss" : block.kind === "grade" ? "1 − NDCG@10" : `RMSE, ${block.name}`, grid: true, domain: [d3.min(values), high], nice: true, tickFormat: axisFormat(values) },
     marks: [
       Plot.ruleX(drawn, { x: (run) => run.learning.best_step, stroke: "var(--line)", strokeWidth: 1.5 }),
       ...series.map((line) => Plot.line(line.points, { x: "x", y: "y", stroke: line.stroke, clip: true, ...line.style })),

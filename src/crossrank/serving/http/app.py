@@ -18,9 +18,10 @@ from crossrank import __version__
 from crossrank.errors import CrossRankError, listing
 from crossrank.serving.http.batching import Batcher, BusyError
 from crossrank.serving.http.bodies import BodyReader, RefusedError, json_of, ranking_of, rows_of
-from crossrank.serving.http.gate import Gate
+from crossrank.serving.http.gate import Gate, answer
 from crossrank.serving.http.logs import log
 from crossrank.serving.http.metrics import Metrics
+from crossrank.serving.http.openapi import document
 from crossrank.serving.http.page import PAGE, POLICY
 from crossrank.serving.http.protocol import HEADER, metadata, read_inference, write_inference
 from crossrank.serving.http.served import Models, Row, Scores, Served
@@ -63,7 +64,7 @@ class App:
         version_path = model_path + "/versions/{version}"
         both = ((path, f"{path}/ready", f"{path}/infer") for path in (model_path, version_path))
         routes = [
-            Route("/score", self.score, methods=["POST"]),  # for the answer to other methods
+            Route("/score", self.well, methods=["POST"]),  # for the answer to other methods
             Route("/rank", self.rank, methods=["POST"]),
             *(
                 route
@@ -79,6 +80,7 @@ class App:
             Route("/v2", self.server_v2),
             Route("/model", self.about),
             Route("/metrics", self.measured),
+            Route("/openapi.json", self.openapi),
             Route("/admin/reload", self.reload_now, methods=["POST"]),
             Route("/", self.page),
         ]
@@ -90,20 +92,20 @@ class App:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("path") == "/score" and scope["method"] == "POST":  # by far the most frequent: the shortest way
-            await (await self.score(Request(scope, receive)))(scope, receive, send)
+            await answer(send, 200, await self.score(scope, receive), {})
         else:
             await self._others(scope, receive, send)
 
-    async def score(self, request: Request) -> Response:
-        content = json_of(await self.bodies.read(request))
-        asked = request.query_params.get("version") if request.scope["query_string"] else None
+    async def score(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+        content = json_of(await self.bodies.read(scope, receive))
+        asked = Request(scope).query_params.get("version") if scope["query_string"] else None
         model = self.model if asked is None else self._version(asked)
         rows = rows_of(content, model, self.settings.max_rows)
         scores = await self.batcher.score(model, rows)
-        return _json({"scores": scores.tolist(), "model": model.version})
+        return {"scores": scores.tolist(), "model": model.version}
 
     async def rank(self, request: Request) -> Response:
-        content = json_of(await self.bodies.read(request))
+        content = json_of(await self.bodies.read(request.scope, request.receive))
         model = self.model
         context, items, k, exclude, explain = ranking_of(content, model, self.settings.max_rows)
         if items and isinstance(items[0], dict):
@@ -132,7 +134,7 @@ class App:
 
     async def infer(self, request: Request) -> Response:
         model = self._asked(request)
-        body = await self.bodies.read(request)
+        body = await self.bodies.read(request.scope, request.receive)
         rows, content = read_inference(body, request.headers.get(HEADER), model, self.settings.max_rows)
         scores = await self.batcher.score(model, rows)
         answer, headers = write_inference(request.path_params["name"], model.version, content, scores)
@@ -179,6 +181,9 @@ class App:
             }
         )
 
+    async def openapi(self, request: Request) -> Response:
+        return _json(document(self.model, self.settings))
+
     async def measured(self, request: Request) -> Response:
         self.metrics.waiting.set(self.batcher.waiting)
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4")
@@ -221,7 +226,7 @@ class App:
             self.metrics.loaded.labels(version).set(1)
 
     def _watch(self, model: Served, rows: Sequence[Row], scores: Scores, unseen: dict[str, int]) -> None:
-        self.metrics.passed(scores, unseen, probabilities=model.schema.label.kind != "real")
+        self.metrics.passed(scores, unseen, probabilities=model.schema.label.kind not in ("real", "grade"))
         shadow = self.models.shadow
         if (
             shadow is not None and model is self.model and not self._shadowing and len(rows)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope
 
 from crossrank.serving.http.served import Row, Served
 
@@ -31,17 +31,23 @@ class BodyReader:
     def __init__(self, largest: int, seconds: float) -> None:
         self.largest, self.seconds, self.in_flight = largest, seconds, 0
 
-    async def read(self, request: Request) -> bytes:
-        if request.headers.get("content-encoding", "identity") != "identity":
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        headers = dict(scope["headers"])
+        if headers.get(b"content-encoding", b"identity") != b"identity":
             raise RefusedError(415, "A body must be sent as it is; got a compressed one.")
-        length = request.headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > 15 or int(length) > self.largest:
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > 15 or int(length) > self.largest:
             raise self._too_large()
         parts: list[bytes] = []
         size = 0
         try:
             async with asyncio.timeout(self.seconds):
-                async for part in request.stream():
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise RefusedError(499, "The client has gone.")
+                    part, more = message.get("body", b""), message.get("more_body", False)
                     size += len(part)
                     self.in_flight += len(part)
                     if size > self.largest:
@@ -51,8 +57,6 @@ class BodyReader:
                     parts.append(part)
         except TimeoutError:
             raise RefusedError(408, f"A body must arrive within {self.seconds:g} s.", Connection="close") from None
-        except ClientDisconnect:
-            raise RefusedError(499, "The client has gone.") from None
         finally:
             self.in_flight -= size
         return b"".join(parts)

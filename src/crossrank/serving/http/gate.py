@@ -19,7 +19,7 @@ from crossrank.serving.http.settings import is_loopback
 
 OPEN = ("/", "/v2/health/live", "/v2/health/ready")  # say nothing about the model
 LONGEST_MESSAGE = 500
-PATHS = ("/score", "/rank", "/model", "/metrics", "/admin/reload", *OPEN)
+PATHS = ("/score", "/rank", "/model", "/metrics", "/openapi.json", "/admin/reload", *OPEN)
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
@@ -63,8 +63,7 @@ class Gate:
                 await answer(noted, code, content, headers)
         seconds = time.perf_counter() - start
         place = path if path in PATHS else "/v2/…/infer" if path.endswith("/infer") else "other"
-        self.metrics.requests.labels(place, status).inc()
-        self.metrics.seconds.labels(place).observe(seconds)
+        self.metrics.answered(place, status, seconds)
         log("request", method=scope["method"], path=path[:200], status=status, ms=round(1000 * seconds, 3), **told)
 
     def _check(self, scope: Scope) -> None:
@@ -109,7 +108,7 @@ def describe(error: Exception) -> tuple[int, dict[str, str], dict[str, str]]:
     return status, content, headers
 
 
-async def answer(send: Send, status: int, content: dict[str, str], headers: dict[str, str]) -> None:
+async def answer(send: Send, status: int, content: dict[str, Any], headers: dict[str, str]) -> None:
     body = orjson.dumps(content)
     fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
     pairs = [(name.lower().encode(), value.encode()) for name, value in fields.items()]

@@ -30,6 +30,9 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self.registry}
+        self._counters: dict[
+            tuple[str, int], tuple[Counter, Histogram]
+        ] = {}  # to look for one takes longer than to add
         self.requests = Counter("crossrank_requests", "Requests answered.", ["path", "status"], **own)
         self.seconds = Histogram("crossrank_request_seconds", "Time to answer.", ["path"], buckets=SECONDS, **own)
         self.waiting = Gauge("crossrank_queue_rows", "Rows that wait.", multiprocess_mode="livesum", **own)
@@ -43,6 +46,14 @@ class Metrics:
         self.shadow = Histogram(
             "crossrank_shadow_difference", "Distance to the shadow's score.", buckets=DIFFERENCES, **own
         )
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        if (path, status) not in self._counters:
+            self._counters[path, status] = self.requests.labels(path, status), self.seconds.labels(path)
+        requests, times = self._counters[path, status]
+        requests.inc()
+        times.observe(seconds)
 
     def passed(self, scores: Scores, unseen: Mapping[str, int], *, probabilities: bool) -> None:
         """Count a pass; of several classes the most probable one's probability counts."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from crossrank.data.rows import EncodedRows
 from crossrank.data.vocabulary import UNSEEN_ID
 from crossrank.errors import ConfigError, DataError
+from crossrank.folders import recover
 from crossrank.serving.bundle import is_bundle
 from crossrank.serving.http.settings import ServeSettings
 from crossrank.serving.scorer import Scorer
@@ -47,6 +48,7 @@ class Served:
     def open(cls, path: Path, catalogue: Path | None = None, id: str | None = None) -> Served:  # noqa: A002
         """Open a run or a bundle, and a table of items where one is given; what is made at first use is made now."""
         name = path.absolute().name  # a link keeps its name when it is turned to another run
+        recover(path)
         if is_bundle(path):
             if catalogue is not None:
                 raise ConfigError("A catalogue is ranked by a run; got a bundle.", hint="Serve the run itself.")

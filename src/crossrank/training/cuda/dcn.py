@@ -49,8 +49,13 @@ def padded(width: int) -> int:
 
 
 def is_written_out(model: Model, settings: TrainingSettings) -> bool:
-    """Whether :class:`DCNSteps` covers a model: full cross layers in one network, relu, no dropout, no bags."""
-    if type(model) is not DCNV2 or len(model.cross) != 1 or settings.tables != "lazy":
+    """Whether :class:`DCNSteps` covers a model: full cross layers in one network, relu, no dropout, no bags.
+
+    No losses of single paths, no pooled pairs.
+    """
+    if type(model) is not DCNV2 or len(model.cross) != 1 or model.pooled:
+        return False
+    if settings.tables != "lazy" or settings.heads != "none":
         return False
     embedding = model.embedding
     if embedding.num_multivalent or embedding.dropout or not embedding.num_single:

@@ -7,7 +7,7 @@ with its gather, forward, loss, backward and update, and from then on a step cos
 
 DCN-V2 with full cross layers has a step of its own (:mod:`crossrank.training.cuda.dcn`). Every other model runs its own
 ``forward`` under autograd, inside the same graph. Bags have a size of their own in every batch, so models with
-multivalent features run uncaptured, as do losses that compare the rows of a group.
+multivalent features run uncaptured, as do losses that compare the rows of a group, whose batches are of whole groups.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from crossrank.training.cuda.plain import Taken
 from crossrank.training.cuda.update import DeviceOptimizer, operations
 from crossrank.training.device import uses_bfloat16
 from crossrank.training.engine import Member
+from crossrank.training.heads import learned_logits
 from crossrank.training.loss import Loss, penalty
 from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.rule import UpdateRule
@@ -67,7 +68,7 @@ class AutogradSteps:
         self, features: Features, labels: Tensor, weights: Tensor | None, groups: Tensor | None = None
     ) -> Tensor:
         with torch.autocast(labels.device.type, torch.bfloat16, enabled=self.bfloat16, cache_enabled=False):
-            logits = self.model(features).float()
+            logits = learned_logits(self.model, features, self.settings.heads).float()
         loss = self.loss(logits, labels, weights, groups)
         self.optimizer.step(loss + penalty(self.model, self.settings.l2))
         return loss.detach()
@@ -100,7 +101,7 @@ class CapturedEngine:
         clock: StepClock | None = None,
     ) -> None:
         self.model, self.split, self.settings, self.device = model.to(device), split, settings, device
-        self.seed, self.clock = seed, clock or NoClock()
+        self.seed, self.by_group, self.clock = seed, loss.needs_groups, clock or NoClock()
         bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim, device)
         varying = bool(split.bags) or loss.needs_groups  # sizes differ between batches
         kind = DCNSteps if is_written_out(model, settings) and not varying else AutogradSteps
@@ -119,8 +120,8 @@ class CapturedEngine:
     def batches(self, epoch: int, start_batch: int) -> Iterator[Step | Batch]:
         if self.rows is not None:
             return self.rows.batches(epoch, start_batch)
-        size = self.settings.batch_size
-        return self.split.batches(size, seed=self.seed, epoch=epoch, start_batch=start_batch)
+        size, by_group = self.settings.batch_size, self.by_group
+        return self.split.batches(size, seed=self.seed, epoch=epoch, start_batch=start_batch, by_group=by_group)
 
     def step(self, batch: Step | Batch) -> Tensor:
         self.clock.mark("load")

@@ -45,14 +45,14 @@ def can_share_a_program(model: Model, split: Split, settings: TrainingSettings, 
 
 
 class _Logits(nn.Module):
-    """What a model makes of x0, as a module of its own."""
+    """What a model makes of x0, as a module of its own; with ``heads``, that of each path."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, heads: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.heads = model, heads
 
     def forward(self, x0: Tensor) -> Tensor:
-        return self.model.logits(x0)
+        return self.model.head_logits(x0) if self.heads else self.model.logits(x0)
 
 
 class JointEngine:
@@ -115,7 +115,7 @@ class JointEngine:
         first = torch.arange(count, device=self.device) * self.rows_of_model
         self.offsets = (embedding.row_offsets.to(self.device) + first[:, None, None]).int()  # (N, 1, F)
         self.first = torch.arange(embedding.num_single, device=self.device) * self.width
-        self.network = _Logits(models[0]).to(self.device)
+        self.network = _Logits(models[0], heads=self.settings.heads != "none").to(self.device)
 
     def _written_out(self, model: Model) -> Any:
         if not is_written_out(model, self.settings):

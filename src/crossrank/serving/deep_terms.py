@@ -1,0 +1,56 @@
+"""The terms of a logit that are deep networks: ``A x0 + a = (A[:, C] c + a) + A[:, I] v``, and what follows."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crossrank.nn import DeepNetwork
+from crossrank.serving.polynomial import Sides
+
+
+class FirstOut:
+    """A deep network under a head as its first affine map, and the rest.
+
+    Args:
+        deep: the network; without layers the head is the first map.
+        head: w.
+        precision: of the rest.
+    """
+
+    def __init__(self, deep: DeepNetwork, head: Tensor, precision: torch.dtype) -> None:
+        layers: list[Any] = list(deep.layers)
+        self.weight: Tensor = layers[0].weight if layers else head[None]  # (H, D)
+        self.bias: Tensor = layers[0].bias if layers else head.new_zeros(1)
+        self.is_last, self.activation, self.head, self.precision = not layers, deep.activation, head, precision
+        self.others = copy.deepcopy(deep.layers[1:]).to(precision)
+
+    def rest(self, hidden: Tensor) -> Tensor:
+        """From what the first map makes: (N, H) -> (N,)"""
+        if self.is_last:
+            return hidden[:, 0]
+        hidden = self.activation(hidden).to(self.precision)
+        for layer in self.others:
+            hidden = self.activation(layer(hidden))
+        return hidden.to(self.head.dtype) @ self.head
+
+
+class Deep:
+    """``w·deep(x0)``, whose first layer is taken apart."""
+
+    def __init__(self, deep: DeepNetwork, head: Tensor, sides: Sides, precision: torch.dtype) -> None:
+        self.deep = FirstOut(deep, head, precision)
+        weight = self.deep.weight
+        self.of_context, self.of_item = weight[:, sides.context].contiguous(), weight[:, sides.item].contiguous()
+
+    def item(self, v: Tensor) -> Tensor:
+        return v @ self.of_item.T  # (N, H)
+
+    def request(self, c: Tensor) -> Tensor:
+        return self.of_context @ c + self.deep.bias  # (H,)
+
+    def logits(self, request: Tensor, v: Tensor, known: Tensor) -> Tensor:
+        return self.deep.rest(known + request)

@@ -1,0 +1,253 @@
+"""An embedding layer whose tables are divided between processes.
+
+TorchRec brings ids to the processes that hold their rows and vectors back. In between stands :class:`RowLookup`: the
+rows of this process, as :class:`~crossrank.training.lazy.LazyTable`, or for tables that every process holds as
+ordinary parameters, whose gradients TorchRec averages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel, ShardingType
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
+
+from crossrank.nn import FeatureEmbedding, Features
+from crossrank.training.lazy import LazyTable, Touched, joined
+from crossrank.training.rule import UpdateRule
+
+SHARDED = (ShardingType.TABLE_WISE, ShardingType.ROW_WISE, ShardingType.COLUMN_WISE)
+
+
+class ShardedEmbedding(nn.Module):
+    """What :class:`FeatureEmbedding` computes, from tables that lie anywhere.
+
+    Every process calls it at the same time, with at most ``capacity`` rows; those it has fewer are sent as rows without
+    ids, so that all exchange equally much.
+
+    Args:
+        layer: the layer whose place it takes.
+        prefix: of its tables' names.
+    """
+
+    tables: Any
+
+    def __init__(self, layer: FeatureEmbedding, prefix: str) -> None:
+        super().__init__()
+        self.num_single, self.dropout, self.dtype = layer.num_single, layer.dropout, layer.weight.dtype
+        self.names = [f"{prefix}_{i}" for i in range(len(layer.vocab_sizes))]
+        self.capacity = 0
+        configs = [
+            EmbeddingBagConfig(
+                name=name,
+                embedding_dim=width,
+                num_embeddings=size,
+                feature_names=[name],
+                pooling=PoolingType.SUM,  # TorchRec's mean adds an epsilon to the count; ours is taken below
+            )
+            for name, size, width in zip(self.names, layer.vocab_sizes, layer.embedding_dims, strict=True)
+        ]
+        self.tables = EmbeddingBagCollection(device=torch.device("meta"), tables=configs) if configs else None
+
+    @property
+    def weight(self) -> Tensor:
+        """None of the tables; what new tensors are made like."""
+        return torch.empty(0, dtype=self.dtype)
+
+    def forward(self, features: Features) -> Tensor:
+        numeric = features.numeric.to(self.dtype)
+        if self.tables is None:
+            return numeric
+        sums = self.tables(self._ids(features)).to_dict()
+        vectors = [sums[name][: len(numeric)] for name in self.names]
+        for i, bag in enumerate(features.bags, start=self.num_single):
+            vectors[i] = vectors[i] / bag.offsets.diff().clamp_min(1)[:, None]
+        embedded = torch.cat(vectors, dim=1)
+        return torch.cat([F.dropout(embedded, self.dropout, self.training), numeric], dim=1)
+
+    def _ids(self, features: Features) -> KeyedJaggedTensor:
+        """Feature after feature, the ids of the rows, and how many each row has."""
+        ids, _, bags = features
+        lengths = torch.zeros(len(self.names), self.capacity, dtype=torch.int32, device=ids.device)
+        lengths[: self.num_single, : len(ids)] = 1
+        for i, bag in enumerate(bags, start=self.num_single):
+            lengths[i, : len(ids)] = bag.offsets.diff()
+        values = torch.cat([ids.T.flatten().long(), *(bag.ids.long() for bag in bags)])
+        return KeyedJaggedTensor(self.names, values, lengths=lengths.flatten())
+
+
+@dataclasses.dataclass
+class Shard:
+    """A part of a table: some rows, some columns."""
+
+    name: str  # of the table
+    size: tuple[int, int]  # of the whole table
+    row: int  # the first
+    column: int  # the first
+    num_rows: int
+    width: int
+    first: int = 0  # row in the LazyTable that holds it
+
+    @property
+    def rows(self) -> slice:
+        """Its rows in the whole table."""
+        return slice(self.row, self.row + self.num_rows)
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.column, self.column + self.width)
+
+    @property
+    def held(self) -> slice:
+        """Its rows in the LazyTable that holds it."""
+        return slice(self.first, self.first + self.num_rows)
+
+    @property
+    def place(self) -> str:
+        """A name for this part of the table."""
+        return f"{self.name}.{self.row}.{self.column}"
+
+
+class RowLookup(nn.Module):
+    """The lookups of one placement in this process: ids of its shards' rows in, pooled vectors out.
+
+    Args:
+        shards: one for each feature that TorchRec sends, in that order.
+        replicated: whether every process holds the whole tables.
+    """
+
+    def __init__(self, shards: Sequence[Shard], *, replicated: bool) -> None:
+        super().__init__()
+        self.shards, self.replicated = list(shards), replicated
+        self.tables: list[LazyTable] = []
+        self.groups: list[list[int]] = []  # the numbers of the shards of each LazyTable, or of each parameter
+        self.weights = nn.ParameterList()
+        self.reads: list[list[Touched]] = []
+        self.now: Callable[[], int] = lambda: 0
+
+    def fill(self, initial: Mapping[str, Tensor], rule: UpdateRule, now: Callable[[], int], device: Any) -> None:
+        """Take the shards' rows out of whole tables."""
+        self.now, self.dtype = now, next(iter(initial.values())).dtype
+
+        def part(shard: Shard) -> Tensor:
+            return initial[shard.name][shard.rows, shard.columns].detach().to(device, copy=True)
+
+        if self.replicated:
+            self.groups = [[i] for i in range(len(self.shards))]
+            self.weights.extend(nn.Parameter(part(shard)) for shard in self.shards)
+            return
+        for width in dict.fromkeys(shard.width for shard in self.shards):
+            group = [i for i, shard in enumerate(self.shards) if shard.width == width]
+            first = 0
+            for i in group:
+                self.shards[i].first, first = first, first + self.shards[i].num_rows
+            weight = torch.cat([part(self.shards[i]) for i in group])
+            self.groups.append(group)
+            self.tables.append(RowTable(weight, rule))
+        self.reads = [[] for _ in self.tables]
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        count, stride = len(self.shards), features.stride()
+        if count == 0:
+            return torch.zeros(stride, 0, dtype=self.dtype, device=features.device(), requires_grad=True)
+        lengths, counts = features.lengths().view(count, stride), features.length_per_key()
+        values = torch.split(features.values(), counts)
+        pieces: dict[int, Tensor] = {}
+        for number, group in enumerate(self.groups):
+            rows = torch.cat([values[i] + self.shards[i].first for i in group])
+            pooled = _sums(self._read(number, rows.long()), lengths[group].flatten())
+            pieces |= dict(zip(group, pooled.view(len(group), stride, -1), strict=True))
+        return torch.cat([pieces[i] for i in range(count)], dim=1)
+
+    def _read(self, number: int, rows: Tensor) -> Tensor:
+        if self.replicated:
+            weight: Tensor = self.weights[number]
+            return weight.index_select(0, rows)
+        table = self.tables[number]
+        if not torch.is_grad_enabled():
+            return table.weight.index_select(0, rows)
+        distinct, places = table.distinct(rows)
+        touched = table.read(distinct, self.now())
+        self.reads[number].append(touched)
+        return touched.weight.index_select(0, places)
+
+    def take(self) -> list[Touched]:
+        """What came back to the rows that were read since the last call."""
+        reads, self.reads = self.reads, [[] for _ in self.tables]
+        trained = [[read for read in of_table if read.weight.grad is not None] for of_table in reads]
+        return [joined(of_table, self.now()) for of_table in trained if of_table]
+
+
+class RowTable(LazyTable):
+    """A :class:`LazyTable` on any device."""
+
+    def distinct(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        if rows.device.type == "cpu":
+            return super().distinct(rows)
+        distinct, places = torch.unique(rows, return_inverse=True)
+        return distinct, places
+
+
+def _sums(vectors: Tensor, lengths: Tensor) -> Tensor:
+    """The sum of each row's vectors: (N, width), (B,) -> (B, width)."""
+    if len(vectors) == len(lengths) and bool((lengths == 1).all()):
+        return vectors
+    offsets, every = F.pad(lengths.long().cumsum(0), (1, 0)), torch.arange(len(vectors), device=vectors.device)
+    return F.embedding_bag(every, vectors, offsets, mode="sum", include_last_offset=True)
+
+
+class RowCollection(ShardedEmbeddingBagCollection):
+    """TorchRec's sharded collection with :class:`RowLookup` where its own kernels would be."""
+
+    def _create_lookups(self) -> None:
+        for placement, sharding in zip(self._sharding_types, self._embedding_shardings, strict=True):
+            tables = [table for config in sharding._grouped_embedding_configs for table in config.embedding_tables]
+            replicated = placement == ShardingType.DATA_PARALLEL.value
+            self._lookups.append(RowLookup([_shard(table) for table in tables], replicated=replicated))
+
+    def init_data_parallel(self) -> None:
+        """Nothing yet: there are no parameters before :meth:`fill`."""
+
+    def _initialize_torch_state(self, skip_registering: bool = False) -> None:
+        """Nothing: the tables are no parameters of the module, so that nobody averages or saves them unasked."""
+
+    def fill(self, initial: Mapping[str, Tensor], rule: UpdateRule, now: Callable[[], int]) -> None:
+        """Take this process's rows out of whole tables, by name."""
+        for lookup in self._lookups:
+            lookup.fill(initial, rule, now, self._device)
+        super().init_data_parallel()
+
+    @property
+    def lookups(self) -> Iterator[RowLookup]:
+        for lookup in self._lookups:
+            yield lookup if isinstance(lookup, RowLookup) else lookup.module
+
+
+def _shard(table: Any) -> Shard:
+    """What TorchRec says of a part of a table."""
+    row, column = table.local_metadata.shard_offsets if table.local_metadata else (0, 0)
+    size = (table.num_embeddings, table.embedding_dim)
+    return Shard(table.name, size, row, column, table.local_rows, table.local_cols)
+
+
+class RowSharder(EmbeddingBagCollectionSharder):
+    """Makes a :class:`RowCollection` of each collection."""
+
+    def shard(
+        self, module: Any, params: Any, env: Any, device: torch.device | None = None, module_fqn: str | None = None
+    ) -> RowCollection:
+        return RowCollection(module, params, env, fused_params=self.fused_params, device=device, module_fqn=module_fqn)
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        return [one.value for one in (*SHARDED, ShardingType.DATA_PARALLEL)]
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        """What the planner calculates with; :func:`crossrank.training.distributed.placement.plan` has the last word."""
+        kernels = EmbeddingComputeKernel
+        return [(kernels.DENSE if sharding_type == ShardingType.DATA_PARALLEL.value else kernels.FUSED).value]

@@ -1,0 +1,135 @@
+"""The processes of a training: who they are, and what they tell each other."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import importlib.util
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from crossrank.errors import ConfigError, CrossRankError
+
+PATIENCE = datetime.timedelta(hours=6)  # with the first process, which measures and writes while the others wait
+
+ALONE = 3  # the exit status of a process whose others have gone
+
+
+class MissingTorchRecError(CrossRankError):
+    """TorchRec is needed and not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Training on several processes needs TorchRec; it is not installed.",
+            hint="How to install it stands in docs/guides/many-machines.md.",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """The processes, seen from one of them."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that prints and writes."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        dist.all_reduce(values)
+        return values
+
+    def gather(self, values: Tensor) -> Tensor:
+        """What every process has, of one shape, one after the other: (N, ...) -> (size · N, ...)."""
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(parts, values.contiguous())
+        return torch.cat(parts)
+
+    def wait(self) -> None:
+        """Until all are here."""
+        dist.barrier()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside, each process does something, and none goes on before all are done; all end where one failed."""
+        failed = torch.ones(1, device=self.device)
+        try:
+            yield
+            failed.zero_()
+        finally:
+            with contextlib.suppress(RuntimeError):  # another process has gone
+                self.sum(failed)
+        if failed.item():
+            raise SystemExit(2)  # whoever failed has said why
+
+
+def need_torchrec() -> None:
+    """
+    Raises:
+        MissingTorchRecError: where it is not installed.
+    """
+    if importlib.util.find_spec("torchrec") is None:
+        raise MissingTorchRecError
+
+
+@contextlib.contextmanager
+def joined(device: str) -> Iterator[World]:
+    """Take part, under torchrun: NCCL where steps are made on GPUs, gloo on processors.
+
+    Raises:
+        ConfigError: outside torchrun.
+        MissingTorchRecError: where it is not installed.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        raise ConfigError(
+            "training.distributed=true needs processes that know of each other; RANK and WORLD_SIZE are not set.",
+            hint="Train with --workers 2, or under torchrun --nproc-per-node 2 -m crossrank train …",
+        )
+    need_torchrec()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # TorchRec calls what torch has renamed
+    place = torch.device(device)
+    if place.type == "cuda":
+        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(place)
+    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"attempt-{attempt}", store)  # the addresses of processes that died are still in it
+    backend = "nccl" if place.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    try:
+        yield World(dist.get_rank(), dist.get_world_size(), place)
+        dist.barrier()  # or one that is quick to leave breaks the others' last words
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
+        print(f"process {rank} ends: another one has gone", file=sys.stderr)
+        raise SystemExit(ALONE) from None
+    finally:
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def quietly(level: int = logging.WARNING) -> Iterator[None]:
+    """Without what TorchRec and torch say about each other's parts, up to a level."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,158 @@
+"""A memory of columns, pairs and triples of columns where it pays, for a table about which nothing was said.
+
+1. Which ones may pay is found in the training rows. A regression puts together what the rows before a row say of its
+   values in each column (:mod:`crossrank.data.ordered`); what a memory of a pair would have taken off its loss is the
+   pair's gain (:mod:`crossrank.evaluation.missed`). The best pairs join the regression, and triples that extend them
+   are looked at in the same way. Where no pair gains anything, that is all.
+2. Whether they do is found in the validation rows: a model is trained without, one with statistics of these pairs and
+   triples, and if that is better, one with statistics of single columns too. The best one is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossrank.data import EncodedDataset
+from crossrank.data.cell_codes import CellKeys
+from crossrank.data.crossing import add_crosses, parts_in_order
+from crossrank.data.ordered import Doubles, OrderedStatistics
+from crossrank.evaluation.evaluate import score_split
+from crossrank.evaluation.intervals import mean_and_error
+from crossrank.evaluation.metrics import row_losses, sigmoid
+from crossrank.evaluation.missed import Missed, rank_missed
+from crossrank.folders import MEMBERS
+from crossrank.runs import Run
+from crossrank.schema import Cross, LabelKind
+from crossrank.training.finish import complete_run, measured_splits
+from crossrank.training.plan import Planned
+from crossrank.training.settings import Config, without_memory
+from crossrank.training.train import train_or_resume
+
+MOST_ROWS = 200_000  # that are looked at
+MOST_PAIRS, MOST_TRIPLES = 20, 10
+LEAST_GAIN, CERTAIN = 2e-4, 2.0  # of the loss of a row; standard errors
+FEWEST_VALUES = 20  # of a single column: fewer are learned well enough by themselves
+RIDGE, STEPS = 10.0, 12
+
+
+class Arm(NamedTuple):
+    """A training: its crosses, the rows it saw, what came out, and the loss of each validation row."""
+
+    crosses: Sequence[Cross]
+    dataset: EncodedDataset
+    run: Run
+    losses: Doubles
+
+
+class Remembered(NamedTuple):
+    """The better of several trainings, and what was tried: for the report of a run."""
+
+    best: Arm
+    tried: list[dict[str, Any]]
+
+
+def try_memory(
+    dataset: EncodedDataset, config: Config | Mapping[str, Any], folder: Path, *, seed: int, **options: Any
+) -> Remembered | None:
+    """Train with memories that may pay and without, in subfolders of a folder; what is there already is kept.
+
+    Returns:
+        None where there is nothing to try.
+    """
+    several, single = worthwhile(dataset)
+    alone = without_memory(config, ensemble=1)
+    if not several:
+        return None
+
+    def train(name: str, crosses: Sequence[Cross]) -> Arm:
+        place = folder / MEMBERS / name
+        data = add_crosses(dataset, crosses, place / "dataset", overwrite=True) if crosses else dataset
+        run = train_or_resume(data, into=place / "run", config=alone, seed=seed, test=False, **options)
+        logits = score_split(run.model, data.valid).astype(np.float64)
+        labels = np.asarray(data.valid.labels, np.float64)
+        return Arm(crosses, data, run, row_losses(labels, logits, data.schema.label.kind))
+
+    best, tried = train("without", []), []
+    for name, crosses in (("pairs", several), ("all", [*several, *single])):
+        arm = train(name, crosses)
+        gain, error = mean_and_error(best.losses - arm.losses, dataset.valid.weights)
+        pays = gain > error
+        tried.append({"of": [list(one.of) for one in crosses], "gain": gain, "error": error, "pays": pays})
+        if not pays:
+            break
+        best = arm
+    return Remembered(best, tried)
+
+
+def finish_remembered(found: Remembered, run: Planned, folder: Path, *, test: bool) -> None:
+    """Make the best training the run of a folder."""
+    _, data, made, _ = found.best
+    (folder / "metrics.jsonl").write_bytes((made.path / "metrics.jsonl").read_bytes())
+    names = measured_splits(data, test)[1:]
+    logits = {name: score_split(made.model, data.split(name)) for name in names}
+    about = {"training": made.report["training"], "memory": found.tried}
+    initial = [dataclasses.replace(one, values=one.initial) for one in made.spectrum]
+    planned = dataclasses.replace(run, config=Config.parse(made.config))
+    complete_run(folder, planned, made.model, data, logits, about, initial=initial)
+
+
+def worthwhile(dataset: EncodedDataset) -> tuple[list[Cross], list[Cross]]:
+    """Statistics of pairs and triples that may pay, and those of single columns to add to them."""
+    features = [one for one in dataset.encoder.features if one.kind == "categorical"]
+    columns, numbers = [one.column for one in features], {one.name for one in dataset.schema.numeric}
+    walk = _Walk(dataset)
+    singles = [(name,) for name in columns]
+    pairs = _best(walk.rank(singles, combinations(columns, 2)), MOST_PAIRS)
+    values = [name for name in columns if name not in numbers]
+    wider = {tuple(sorted({*pair, name})) for pair in pairs[: MOST_PAIRS // 2] for name in values if name not in pair}
+    triples = _best(walk.rank([*singles, *pairs], sorted(wider)), MOST_TRIPLES) if pairs else []
+    many = [one.column for one in features if one.column in values and one.vocab_size >= FEWEST_VALUES]
+    return (
+        [Cross(of=columns, ids=False) for columns in (*pairs, *triples)],
+        [Cross(of=(name,)) for name in many],
+    )
+
+
+class _Walk:
+    """The training rows in an order."""
+
+    def __init__(self, dataset: EncodedDataset) -> None:
+        train, self.kind = dataset.train, dataset.schema.label.kind
+        rows = np.concatenate([rows for rows, _ in parts_in_order(dataset, 0)])[:MOST_ROWS]
+        self.features = dataset.encoder.with_crosses([]).features
+        self.ids, labels = np.asarray(train.categorical[rows]), np.asarray(train.labels[rows], np.float64)
+        self.labels = labels / (labels.std() or 1.0) if self.kind == "real" else labels
+
+    def cells(self, columns: Sequence[str]) -> NDArray[np.uint64]:
+        return CellKeys.of(columns, self.features).keys(self.ids)
+
+    def rank(self, known: Sequence[tuple[str, ...]], more: Any) -> list[Missed]:
+        """What memories of more columns would gain beside those of known ones, the largest gain first."""
+        numbers = [np.unique(self.cells(columns), return_inverse=True)[1] for columns in known]
+        found = [OrderedStatistics(int(one.max()) + 1, self.kind).add(one, self.labels) for one in numbers]
+        logits = regress(np.column_stack(found).astype(np.float64), self.labels, self.kind)
+        return rank_missed(logits, self.labels, ((one, self.cells(one)) for one in more), kind=self.kind)
+
+
+def regress(inputs: Doubles, labels: Doubles, kind: LabelKind) -> Doubles:
+    """The answers of a linear regression, or the logits of a logistic one, to its own rows: (N, K), (N,) -> (N,)."""
+    scaled = (inputs - inputs.mean(axis=0)) / (inputs.std(axis=0) + 1e-9)
+    x = np.column_stack([np.ones(len(inputs)), scaled])
+    weights, ridge = np.zeros(x.shape[1]), RIDGE * np.eye(x.shape[1])
+    for _ in range(STEPS if kind == "binary" else 1):  # Newton's; of a square, one is enough
+        answers = sigmoid(x @ weights) if kind == "binary" else x @ weights
+        curvature = answers * (1 - answers) if kind == "binary" else np.ones(len(x))
+        weights += np.linalg.solve((x * curvature[:, None]).T @ x + ridge, x.T @ (labels - answers) - ridge @ weights)
+    logits: Doubles = x @ weights
+    return logits
+
+
+def _best(found: Sequence[Missed], most: int) -> list[tuple[str, ...]]:
+    return [one.columns for one in found[:most] if one.gain > max(CERTAIN * one.error, LEAST_GAIN)]

@@ -1,0 +1,103 @@
+"""One, two and four processes take the steps of one, wherever the tables lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from torchrun import NEEDS
+
+from crossrank.data import EncodedDataset
+from crossrank.training.finish import seeded_model
+from crossrank.training.loss import penalty
+from crossrank.training.schedule import factors
+from crossrank.training.settings import Config
+
+pytestmark = NEEDS
+
+PLACEMENTS = ("table-wise", "row-wise", "column-wise", "data-parallel")
+MIXED = {"all": "row-wise", "item": "table-wise", "hour": "data-parallel", "tags": "column-wise"}
+VALUES = {
+    "model": {"name": "dcn-v2", "embedding": {"dim": 4}, "deep": {"sizes": [8]}},
+    "training": {
+        "batch_size": 64, "epochs": 8, "max_steps": 200, "learning_rate": 0.01, "clip_norm": 0.2, "l2": 1e-4,
+        "average_decay": 0.99, "table_decay": 0.05, "schedule": "cosine", "warmup_steps": 10,
+        "table_learning_rate": 0.02,
+    },
+}  # fmt: skip
+
+
+def placed(how):
+    training = {**VALUES["training"], "placement": {"all": how} if isinstance(how, str) else how}
+    return {**VALUES, "training": training}
+
+
+def textbook(dataset: EncodedDataset):
+    """The losses and the validation logits of Adam as it is taught, every row at every step, in float64."""
+    config = Config.parse(VALUES)
+    training, model = config.training, seeded_model(config, dataset, 0).double()
+    tables = [table.weight for table in model.tables()]
+    others = [p for p in model.parameters() if not any(p is table for table in tables)]
+    groups = [{"params": others, "lr": 0.01}, {"params": tables, "lr": 0.02}]
+    adam, average = torch.optim.Adam(groups), [p.detach().clone() for p in [*others, *tables]]
+    pace = torch.optim.lr_scheduler.LambdaLR(
+        adam, lambda i: factors("cosine", total_steps=200, warmup_steps=10)[min(i, 199)]
+    )
+    losses, step = [], 0
+    while step < 200:
+        for batch in dataset.train.batches(training.batch_size, seed=0, epoch=step // 26):
+            loss = F.binary_cross_entropy_with_logits(model(batch.features), batch.labels.double())
+            adam.zero_grad()
+            (loss + penalty(model, training.l2)).backward()
+            norm = torch.cat([p.grad.flatten() for p in [*others, *tables]]).norm()
+            for parameter in [*others, *tables]:
+                parameter.grad *= min(1.0, training.clip_norm / (norm.item() + 1e-6))
+            with torch.no_grad():
+                for table in tables:
+                    table *= 1 - adam.param_groups[1]["lr"] * training.table_decay
+            adam.step()
+            pace.step()
+            step += 1
+            decay = min(training.average_decay, (1 + step) / (10 + step))
+            for mean, parameter in zip(average, [*others, *tables], strict=True):
+                mean.lerp_(parameter.detach(), 1 - decay)
+            losses.append(loss.item())
+            if step == 200:
+                break
+    counts = {slot.name: dataset.encoder.counts(slot.name) for slot in model.layout.embedded}
+    logits = []
+    for weights in ([p.detach().clone() for p in [*others, *tables]], average):
+        with torch.no_grad():
+            for parameter, value in zip([*others, *tables], weights, strict=True):
+                parameter.copy_(value)
+        model.fill_untrained_rows(counts)
+        logits.append(model.predict_logits(b.features for b in dataset.valid.batches(512)).numpy())
+    return np.array(losses), *logits
+
+
+@pytest.fixture(scope="module")
+def expected(dataset):
+    return textbook(dataset)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_any_number_of_processes_and_any_placement_give_the_textbooks_losses_and_answers(
+    dataset, at_work, expected, processes
+):
+    losses, raw, averaged = expected
+    ways = {1: ["table-wise"], 2: [*PLACEMENTS, MIXED], 4: ["table-wise", "row-wise", "data-parallel"]}[processes]
+    precisions = [(how, True) for how in ways] + ([("row-wise", False)] if processes == 2 else [])
+    jobs = [
+        {"job": "curve", "dataset": str(dataset.path), "values": placed(how), "double": double}
+        for how, double in precisions
+    ]
+    for job, ranks in zip(jobs, at_work(jobs, processes=processes), strict=True):
+        for found in ranks:  # every process knows the loss of the whole batch
+            bound = 1e-9 if job["double"] else 2e-3  # Adam turns float32's rounding into steps of a row's own
+            assert np.abs(np.array(found["losses"]) - losses).max() < bound
+            assert np.abs(np.array(found["raw"]) - raw).max() < (1e-6 if job["double"] else 2e-2)
+            assert np.abs(np.array(found["averaged"]) - averaged).max() < (1e-6 if job["double"] else 2e-2)
+            assert found["rows"] == 7 * 1601 + 18 * 64  # every row once an epoch, the last eighteen batches besides
+            wanted = job["values"]["training"]["placement"]
+            assert all(how == wanted.get(name, wanted["all"]) for name, how in found["placement"].items())

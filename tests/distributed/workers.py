@@ -1,0 +1,106 @@
+"""What a process of a training does in the tests; started by torchrun, one job after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from crossrank.data import EncodedDataset
+from crossrank.training.checkpoint import Position
+from crossrank.training.distributed import checkpoint
+from crossrank.training.distributed.engine import DistributedEngine
+from crossrank.training.distributed.world import World, joined
+from crossrank.training.finish import seeded_model
+from crossrank.training.loss import find_loss
+from crossrank.training.rule import UpdateRule
+from crossrank.training.settings import Config
+from crossrank.training.trainer import take_steps
+
+
+def engine_for(world: World, dataset: EncodedDataset, config: Config, *, double: bool) -> DistributedEngine:
+    model = seeded_model(config, dataset, 0)
+    settings = dataclasses.replace(config.training, tables="lazy")
+    total = settings.total_steps(dataset.train.num_batches(settings.batch_size))
+    return DistributedEngine(
+        model.double() if double else model,
+        dataset.train,
+        settings,
+        loss=find_loss(settings.loss, dataset.schema.label.kind),
+        rule=UpdateRule(settings, total_steps=total),
+        seed=0,
+        world=world,
+    )
+
+
+def curve(world: World, dataset: EncodedDataset, values: dict, *, double: bool) -> dict:
+    """The losses of all steps, the last norms, and the validation logits of raw and averaged weights."""
+    config = Config.parse(values)
+    engine = engine_for(world, dataset, config, double=double)
+    per_epoch = dataset.train.num_batches(config.training.batch_size)
+    losses, rows = [], 0
+    for count, loss in take_steps(
+        engine, Position(), total_steps=config.training.total_steps(per_epoch), batches_per_epoch=per_epoch
+    ):
+        losses.append(loss.item())
+        rows += count
+    counts = {slot.name: dataset.encoder.counts(slot.name) for slot in engine.plain.layout.embedded}
+    logits = {}
+    for averaged in (False, True):
+        with engine.using(averaged=averaged):
+            engine.model.fill_untrained_rows(counts)
+            valid = engine.placed(dataset.valid)
+            logits[averaged] = engine.model.predict_logits(b.features for b in valid.batches(16384)).tolist()
+    return {
+        "losses": losses, "rows": rows, "raw": logits[False], "averaged": logits[True],
+        "placement": engine.placement, "network": sum(p.double().sum().item() for p in engine.network.parameters()),
+    }  # fmt: skip
+
+
+def answers(engine: DistributedEngine, dataset: EncodedDataset) -> list[float]:
+    """The validation logits of the averaged weights."""
+    with engine.using(averaged=True):
+        valid = engine.placed(dataset.valid)
+        return engine.model.predict_logits(batch.features for batch in valid.batches(16384)).tolist()
+
+
+def saved(world: World, dataset: EncodedDataset, values: dict, *, folder: str, steps: int) -> dict:
+    """Take some steps, note the weights as the best ones, and save a checkpoint; then take some more."""
+    engine = engine_for(world, dataset, Config.parse(values), double=False)
+    position = Position()
+    walk = take_steps(engine, position, total_steps=2 * steps, batches_per_epoch=10**6)
+    for _ in range(steps):
+        next(walk)
+    found = answers(engine, dataset)
+    with engine.using(averaged=True):
+        best = {f"best.{name}": tensor.clone() for name, tensor in engine.model.state_dict().items()}
+    buffers = {f"buffer.{name}": tensor for name, tensor in engine.model.named_buffers()}
+    checkpoint.save(engine, Path(folder), position, {**engine.state(), **best, **buffers})
+    parts = [shard.place for shard, _, _ in engine.shards()]
+    return {"answers": found, "parts": parts, "later": [loss.item() for _, loss in walk]}
+
+
+def loaded(world: World, dataset: EncodedDataset, values: dict, *, folder: str, steps: int) -> dict:
+    """Open the checkpoint, and take the same further steps."""
+    engine = engine_for(world, dataset, Config.parse(values), double=False)
+    position, _, tensors = checkpoint.load(engine, Path(folder))
+    engine.restore(tensors)
+    found = answers(engine, dataset)
+    walk = take_steps(engine, position, total_steps=2 * steps, batches_per_epoch=10**6)
+    return {"answers": found, "later": [loss.item() for _, loss in walk]}
+
+
+def main() -> None:
+    jobs, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    with joined("cpu") as world:
+        for number, job in enumerate(jobs):
+            result = globals()[job.pop("job")](world, EncodedDataset.open(job.pop("dataset")), **job)
+            (out / f"{number}.{world.rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

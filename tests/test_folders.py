@@ -1,0 +1,124 @@
+"""Folders that are made: one maker at a time, nothing lost between two renames, nothing of others touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossrank.errors import RunError
+from crossrank.files import writing
+from crossrank.folders import MARK, locked, making, partial_of, publish, recover
+
+MAKE = """
+import os, signal, sys
+from pathlib import Path
+from crossrank.errors import RunError
+from crossrank.folders import making, publish
+target = Path(sys.argv[1])
+rename, left = Path.rename, [int(sys.argv[2])]
+def counted(self, other):
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    return rename(self, other)
+Path.rename = counted
+with making(target, RunError) as folder:
+    (folder / "which").write_text("new")
+    publish(folder, target)
+"""
+
+
+def made(target: Path, content: str) -> Path:
+    with making(target, RunError) as folder:
+        (folder / "which").write_text(content)
+        publish(folder, target)
+    return target
+
+
+def killed_at_rename(target: Path, number: int) -> None:
+    ended = subprocess.run([sys.executable, "-c", MAKE, str(target), str(number)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("reader", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_kill_between_two_renames_loses_nothing(tmp_path, number, reader) -> None:
+    target = made(tmp_path / "run", "old")
+    killed_at_rename(target, number)
+    if reader:
+        recover(target)
+        assert (target / "which").read_text() == "old" and not (target / MARK).exists()
+    assert (made(target, "newer") / "which").read_text() == "newer"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_a_killed_command_left_is_removed_by_the_next_one_beside_it(tmp_path) -> None:
+    killed_at_rename(tmp_path / "one", 0)
+    assert partial_of(tmp_path / "one").is_dir()
+    made(tmp_path / "two", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["two"]
+
+
+def test_what_a_killed_command_left_in_a_folder_is_removed_by_the_next_one_about_it(tmp_path) -> None:
+    made(tmp_path / "run", "old")
+    killed_at_rename(tmp_path / "run" / "page", 0)
+    with locked(tmp_path / "run", RunError):
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["which"]
+
+
+def test_a_name_is_kept_by_one_command_at_a_time(tmp_path) -> None:
+    with making(tmp_path / "run", RunError) as folder:
+        with (
+            pytest.raises(RunError, match=f"one command at a time; process {os.getpid()} on .* is making it"),
+            locked(tmp_path / "run", RunError),
+        ):
+            pass
+        made(tmp_path / "other", "new")
+        assert folder.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("name", ["run.partial", ".run.old", ".run.crossrank-old"])
+def test_what_others_made_stays(tmp_path, name) -> None:
+    (tmp_path / name / "thesis").mkdir(parents=True)
+    if name == "run.partial":
+        with pytest.raises(RunError, match="something that is not an unfinished one stands there"):
+            made(tmp_path / "run", "new")
+    else:
+        made(tmp_path / "run", "new")
+    assert (tmp_path / name / "thesis").is_dir()
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path) -> None:
+    made(tmp_path / "first", "old")
+    (tmp_path / "run").symlink_to("first")
+    made(tmp_path / "run", "new")
+    assert (tmp_path / "first" / "which").read_text() == "old" and not (tmp_path / "run").is_symlink()
+    assert sorted(path.name for path in (tmp_path / "first").iterdir()) == ["which"]
+
+
+def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch) -> None:
+    target, rename = made(tmp_path / "run", "old"), Path.rename
+
+    def failing(self, other):
+        if self == partial_of(target):
+            raise OSError(errno.EACCES, "Permission denied")
+        return rename(self, other)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(RunError, match="must be writable; got: Permission denied"):
+        made(target, "new")
+    assert (target / "which").read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_libraries_say_of_a_full_disk_is_understood(tmp_path) -> None:
+    with pytest.raises(RunError, match=r"No space left on device\. The disk is full"), writing(tmp_path, RunError):
+        raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+    with pytest.raises(ZeroDivisionError), writing(tmp_path, RunError):
+        raise ZeroDivisionError("division by zero")
