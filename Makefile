@@ -7,7 +7,7 @@ RUN    ?= runs/demo
 API    := .venv-api
 DISTRIBUTED := .venv-distributed
 
-.PHONY: help demo serve-demo test test-fast test-browser test-api test-distributed torture check format docs clean
+.PHONY: help demo serve-demo test test-fast test-browser test-api test-distributed torture check format docs audit release clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,8 +54,25 @@ docs: $(VENV)/.docs  ## the documentation, as pages in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
 
+audit: $(VENV)/.dev  ## dependencies that do not fit, their licences, and known weaknesses where the network answers
+	@$(BIN)/python -m pip check
+	@$(BIN)/python benchmarks/licences.py
+	@test -x build/audit/bin/pip-audit || ($(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit)
+	@build/audit/bin/pip-audit --progress-spinner off --no-deps --disable-pip -r constraints.txt
+
+release:         ## wheel and sdist in dist/, built twice and equal, and tried in an empty environment
+	@rm -rf dist build/again build/try
+	@test -x build/tools/bin/hatchling || ($(PYTHON) -m venv build/tools && build/tools/bin/python -m pip install -q hatchling)
+	@for folder in dist build/again; do \
+	  SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) build/tools/bin/hatchling build -d $$folder > /dev/null || exit 1; done
+	@for file in dist/*; do cmp $$file build/again/$$(basename $$file) || exit 1; done
+	@$(PYTHON) -m venv build/try
+	@build/try/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt dist/*.whl
+	@cd build/try && PYTHONPATH= bin/crossrank --version && PYTHONPATH= bin/crossrank demo --rows 5000 --into demo
+	@sha256sum dist/*
+
 clean:           ## remove the environment, the pages and caches
-	rm -rf $(VENV) $(API) $(DISTRIBUTED) site .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(API) $(DISTRIBUTED) site build dist .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from crossrank.serving.scorer import Scorer
     from crossrank.training.train import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Client",
     "EncodedDataset",
