@@ -30,7 +30,7 @@ LOCK = ".crossrank-lock"
 PLAN = "plan.json"  # what an unfinished training was asked for
 CHECKPOINT = "checkpoint"
 MEMBERS = "members"
-SCAFFOLD = (PLAN, MEMBERS, "dataset")  # of a training, removed when its folder has its name
+SCAFFOLD = (MEMBERS, "dataset", PLAN)  # of a training, removed when its folder has its name
 
 
 def partial_of(target: Path) -> Path:
@@ -131,7 +131,7 @@ def settle(target: Path) -> None:
     if is_marked(old) and not target.exists():
         old.rename(target)
     if is_marked(target):
-        for name in SCAFFOLD if (target / "run.json").is_file() else ():
+        for name in SCAFFOLD if (target / PLAN).is_file() else ():
             delete(target / name)
         (target / MARK).unlink()
     if is_marked(old) or (old.is_dir() and not any(old.iterdir())):
