@@ -117,6 +117,24 @@ def test_a_rename_that_fails_leaves_the_old_folder(tmp_path, monkeypatch) -> Non
     assert (target / "which").read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_what_could_not_be_settled_is_settled_by_whoever_looks_next(tmp_path, monkeypatch) -> None:
+    unlink = Path.unlink
+
+    def failing(self, **how):
+        if self == tmp_path / "run" / MARK:
+            raise OSError(errno.EACCES, "Permission denied")
+        unlink(self, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", failing)
+        with pytest.raises(RunError, match="Permission denied"):
+            made(tmp_path / "run", "new")
+    assert (tmp_path / "run" / MARK).is_file()
+    recover(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["which"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_what_libraries_say_of_a_full_disk_is_understood(tmp_path) -> None:
     with pytest.raises(RunError, match=r"No space left on device\. The disk is full"), writing(tmp_path, RunError):
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")

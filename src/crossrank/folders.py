@@ -30,7 +30,7 @@ LOCK = ".crossrank-lock"
 PLAN = "plan.json"  # what an unfinished training was asked for
 CHECKPOINT = "checkpoint"
 MEMBERS = "members"
-SCAFFOLD = (PLAN, MEMBERS, "dataset")  # of a training, removed when its folder has its name
+SCAFFOLD = (MEMBERS, "dataset", PLAN)  # of a training, removed when its folder has its name
 
 
 def partial_of(target: Path) -> Path:
@@ -87,7 +87,7 @@ def locked(target: Path, error: type[CrossRankError]) -> Iterator[None]:
         settle(target)
         yield
     finally:
-        _let_go(place, lock)
+        _let_go(target, lock)
 
 
 def fresh_partial(target: Path, error: type[CrossRankError]) -> Path:
@@ -131,7 +131,7 @@ def settle(target: Path) -> None:
     if is_marked(old) and not target.exists():
         old.rename(target)
     if is_marked(target):
-        for name in SCAFFOLD if (target / "run.json").is_file() else ():
+        for name in SCAFFOLD if (target / PLAN).is_file() else ():
             delete(target / name)
         (target / MARK).unlink()
     if is_marked(old) or (old.is_dir() and not any(old.iterdir())):
@@ -142,16 +142,15 @@ def settle(target: Path) -> None:
 
 def recover(target: Path) -> None:
     """Before a look at a name: settle what a command left that was killed; its lock is there, and nobody holds it."""
-    place = _lock_of(target.absolute())
     if fcntl is None:
         return
     with contextlib.suppress(OSError):  # it is not there, or held, or somebody else's
-        lock = _take(place, new=False)
+        lock = _take(_lock_of(target.absolute()), new=False)
         try:
             settle(target)
             temporary_of(target).unlink(missing_ok=True)
         finally:
-            _let_go(place, lock)
+            _let_go(target, lock)
 
 
 def remove(folder: Path) -> None:
@@ -202,10 +201,14 @@ def _take(place: Path, *, new: bool = True) -> int | None:
         os.close(lock)  # whoever held it took the file away
 
 
-def _let_go(place: Path, lock: int | None) -> None:
+def _let_go(target: Path, lock: int | None) -> None:
+    """Let others have a name; where it could not be settled, the lock stays to tell them."""
     if lock is not None:
         with contextlib.suppress(OSError):
-            place.unlink()
+            partial = partial_of(target)
+            left = is_marked(partial) and not has_checkpoint(partial)
+            if not (left or is_marked(target) or is_marked(_old_of(target))):
+                _lock_of(target.absolute()).unlink()
         os.close(lock)
 
 
