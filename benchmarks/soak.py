@@ -110,6 +110,7 @@ class Soak:
 
     async def well_formed(self, kind: str, end: float, pause: float) -> None:
         kept: list[Any] = []
+        due = time.monotonic()
         while time.monotonic() < end:
             path, content, expected = getattr(self.work, kind)()
             try:
@@ -125,7 +126,8 @@ class Soak:
             self.counts[kind] += 1
             if status != 200 or not near:
                 self.wrong.append(f"{kind}: status {status}, {answer[:200]!r}")
-            await asyncio.sleep(random.expovariate(1 / pause) if pause else 0)
+            due += random.expovariate(1 / pause) if pause else 0.0
+            await asyncio.sleep(max(due - time.monotonic(), 0.0))
 
     def _broken(self, kind: str, error: Exception) -> None:
         if 0 <= time.monotonic() - self.killed_at < 2:
@@ -203,8 +205,7 @@ async def soaked(args: argparse.Namespace, port: int, server: int, folder: Path,
     await fast.load(5.0, 0.0)
     capacity = fast.num_answers / 5
     soak = Soak(port, work)
-    # Twelve clients that pause as long as makes them ask for a share of what the server can do.
-    pause = max(12 / (args.share * capacity) - 12 / capacity, 1e-4)
+    pause = 12 / (args.share * capacity)  # from one request of a client to its next, of twelve clients
     print(f"capacity {capacity:,.0f} requests/s; asking for {args.share:.0%} of it", flush=True)
     _, measured = await asyncio.gather(soak.load(args.seconds, pause), trouble(soak, server, folder, args.seconds))
     soak.wrong += fast.wrong
