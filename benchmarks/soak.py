@@ -53,7 +53,7 @@ class Work:
 
     def __init__(self, folder: Path) -> None:
         frame = click_log(20_000, seed=1).frame
-        config: dict[str, Any] = {"training": {"max_steps": 100}}
+        config: dict[str, Any] = {"training": {"max_steps": 100, "memory": "none"}}
         run = train(prepare(frame, schema(), folder / "dataset", progress=False), into=folder / "a", config=config)
         shutil.copytree(folder / "a", folder / "b")
         (folder / "current").symlink_to("a")
