@@ -57,7 +57,7 @@ def train_distributed(
     dataset = open_data(data)
     if not isinstance(dataset, EncodedDataset):
         raise ConfigError(
-            "A distributed training must have a prepared dataset, which each process reads its rows of; got a raw table.",
+            "A distributed training must have a prepared dataset, so that a process reads its own rows; got a table.",
             hint="Make one with: crossrank prepare TABLE --into DATASET",
         )
     into, run = run.into, dataclasses.replace(run, config=as_made(config, dataset))
