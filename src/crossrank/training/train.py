@@ -76,7 +76,10 @@ def train(
     tracker = find_tracker(track)  # before anything is read
     keep_freed_memory()
     if config.training.distributed:
-        from crossrank.training.distributed.train import train_distributed  # which needs TorchRec
+        from crossrank.training.distributed.world import need_torchrec
+
+        need_torchrec()
+        from crossrank.training.distributed.train import train_distributed
 
         run = Planned(into=into, config=config, seed=seed, on_evaluation=on_evaluation)
         return train_distributed(

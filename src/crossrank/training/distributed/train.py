@@ -57,9 +57,11 @@ def train_distributed(
     dataset = open_data(data)
     if not isinstance(dataset, EncodedDataset):
         raise ConfigError(
-            f"A distributed training must have a prepared dataset, which each process reads its rows of; got {data}.",
+            "A distributed training must have a prepared dataset, so that a process reads its own rows; got a table.",
             hint="Make one with: crossrank prepare TABLE --into DATASET",
         )
+    if not isinstance(config, Config):  # what is left out is not chosen from what is refused below
+        config = {**(config or {}), "training": {"memory": "none", **(config or {}).get("training", {})}}
     into, run = run.into, dataclasses.replace(run, config=as_made(config, dataset))
     model, training = run.config.model, run.config.training
     asked: dict[str, Any] = {"model.ensemble": model.ensemble, "training.memory": training.memory}
