@@ -145,9 +145,7 @@ def train(
         float | None, typer.Option(help="Look this many minutes for settings on the validation rows first.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
-    workers: Annotated[
-        int | None, typer.Option(help="Train one model in this many processes, with TorchRec.", min=1)
-    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that train one model, with TorchRec.", min=1)] = None,
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
     overwrite: Overwrite = False,
