@@ -13,6 +13,7 @@ import crossrank as cr
 from crossrank.data import EncodedDataset
 from crossrank.data.prepare import prepare
 from crossrank.data.splits import SplitSettings
+from crossrank.reports import write_report
 from crossrank.schema import Categorical, Label, Schema
 from crossrank.training import train_seeds
 from crossrank.training.remember import regress, try_memory, worthwhile
@@ -65,6 +66,7 @@ def test_what_pays_on_the_validation_rows_is_kept_and_told(trained: cr.Run) -> N
     assert tried[0]["gain"] > 0.05
     assert ("user", "item") in [one.of for one in trained.schema.crosses]
     assert trained.config["training"]["memory"] == "none"  # the schema has it now
+    assert "<h3>Memory</h3>" in write_report(trained).read_text(encoding="utf-8")
 
 
 def test_it_can_be_left_out(repeating: EncodedDataset, tmp_path: Path) -> None:

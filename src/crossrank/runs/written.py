@@ -74,6 +74,13 @@ class Tried(TypedDict):
     pays: bool
 
 
+class Memory(TypedDict):
+    of: list[list[str]]
+    gain: float
+    error: float
+    pays: bool
+
+
 class Promotion(TypedDict):
     source: str
     seeds: int
@@ -89,6 +96,7 @@ class Report(TypedDict):
     parameters: dict[str, int]
     compression: NotRequired[Compression]
     promotion: NotRequired[Promotion]
+    memory: NotRequired[list[Memory]]
 
 
 class Strength(TypedDict):
