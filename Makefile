@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN    ?= runs/demo
+API    := .venv-api
 DISTRIBUTED := .venv-distributed
 
-.PHONY: help demo serve-demo test test-fast test-browser test-distributed torture check format docs clean
+.PHONY: help demo serve-demo test test-fast test-browser test-api test-distributed torture check format docs audit release clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,8 +30,12 @@ test-browser: $(VENV)/.dev  ## the report in a real browser; installs Debian's C
 	@$(PIP) -e '.[browser]'
 	@$(BIN)/python -m pytest -q tests/reports tests/serving/http/test_page.py
 
+test-api: $(VENV)/.dev  ## the server against its OpenAPI document; installs schemathesis into an environment of its own
+	@test -x $(API)/bin/schemathesis || ($(PYTHON) -m venv $(API) && $(API)/bin/pip install --quiet schemathesis==4.32)
+	@PATH="$(abspath $(API))/bin:$$PATH" $(BIN)/python -m pytest -q tests/serving/http/test_openapi.py
+
 test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec, in an environment of their own
-	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed src/crossrank/training/distributed \
+	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed \
 		tests/docs/test_guides.py -k 'not test_guides or several_processes'
 
 torture: $(VENV)/.dev  ## kill every command at its file operations, and let the disk fail it, 2,000 times
@@ -49,8 +54,25 @@ docs: $(VENV)/.docs  ## the documentation, as pages in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
 
+audit: $(VENV)/.dev  ## dependencies that do not fit, their licences, and known weaknesses where the network answers
+	@$(BIN)/python -m pip check
+	@$(BIN)/python benchmarks/licences.py
+	@test -x build/audit/bin/pip-audit || ($(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit)
+	@build/audit/bin/pip-audit --progress-spinner off --no-deps --disable-pip -r constraints.txt
+
+release:         ## wheel and sdist in dist/, built twice and equal, and tried in an empty environment
+	@rm -rf dist build/again build/try
+	@test -x build/tools/bin/hatchling || ($(PYTHON) -m venv build/tools && build/tools/bin/python -m pip install -q hatchling)
+	@for folder in dist build/again; do \
+	  SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) build/tools/bin/hatchling build -d $$folder > /dev/null || exit 1; done
+	@for file in dist/*; do cmp $$file build/again/$$(basename $$file) || exit 1; done
+	@$(PYTHON) -m venv build/try
+	@build/try/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt dist/*.whl
+	@cd build/try && PYTHONPATH= bin/crossrank --version && PYTHONPATH= bin/crossrank demo --rows 5000 --into demo
+	@sha256sum dist/*
+
 clean:           ## remove the environment, the pages and caches
-	rm -rf $(VENV) $(DISTRIBUTED) site .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(API) $(DISTRIBUTED) site build dist .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV)

@@ -6,8 +6,8 @@
 Both have the same layers (TorchRec's own: dense arch, low-rank cross layers, over arch), the same tables, the same rows
 and the same global batch, which the processes share. They take turns in one run, so that a busy moment of the machine
 meets both alike. DLRM_DCN is trained as TorchRec's examples do: DistributedModelParallel, FBGEMM's fused row-wise
-Adagrad, torch's Adagrad for the rest. crossrank's step does more: Adam of all rows, a clip over all shards and a moving
-average. Its placement is that of TorchRec's planner, as DLRM_DCN's is.
+Adagrad (it has no Adam on a processor), torch's Adagrad for the rest. crossrank's step does more: Adam of all rows, a
+clip over all shards and a moving average. Its placement is that of TorchRec's planner, as DLRM_DCN's is.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def ours(world, share: int) -> Callable:
     engine = DistributedEngine(model, split, settings, loss=LogLoss(), rule=UpdateRule(settings), seed=0, world=world)
 
     def step(ids, numbers, labels) -> None:
-        engine.step(Share(Batch(Features(ids, numbers), labels), BATCH))
+        engine.step(Share(Batch(Features(ids, numbers), labels)))
 
     return step
 

@@ -5,7 +5,7 @@
 
 The model is the one of ``rank.py`` (the paper's Criteo shape, parallel, random weights), written as a run and as a
 bundle below ``--into``, where mosec and Triton get environments of their own on first use; Triton needs a Python 3.11
-from Debian (``--triton-python``). ``--run`` and ``--rows`` take another run, for single rows.
+from Debian (``--triton-python``). ``--run``, ``--bundle`` and ``--rows`` take another run, for single rows.
 
 score       a row in each request. mosec and Triton gather the rows of several requests, as we do.
 rank        the best 20 of 500 items of a catalogue of 100,000, named by their ids, with encoded columns kept by the
@@ -75,7 +75,7 @@ def make_model(folder: Path) -> None:
 
 def servers(args: argparse.Namespace, port: int) -> dict[str, tuple[list[str], dict[str, str]]]:
     """The command of each server, and what its environment has."""
-    run, bundle, items = args.run, args.into / "bundle", str(args.into / "items.json")
+    run, bundle, items = args.run, args.bundle, str(args.into / "items.json")
     ours = [sys.executable, "-m", "crossrank", "serve", "--port", str(port)]
     catalogue = [] if args.rows else ["--catalogue", str(args.into / "items.parquet"), "--id", "id"]
     mosec = environment(args.into / "mosec", sys.executable, RIVALS / "mosec.txt")
@@ -209,6 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, default=Path(".bench") / "serve", help="for models and environments")
     parser.add_argument("--run", type=Path, help="another run, for single rows")
+    parser.add_argument("--bundle", type=Path, help="the same run as a bundle")
     parser.add_argument("--rows", type=Path, help="a Parquet table that it can score")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--only", nargs="+", metavar="SERVER", help="some of the servers")
@@ -220,7 +221,7 @@ def main() -> None:
     args.into = args.into.resolve()
     if not (args.into / "rows.parquet").is_file():
         make_model(args.into)
-    args.run = args.run or args.into / "run"
+    args.run, args.bundle = args.run or args.into / "run", args.bundle or args.into / "bundle"
     if args.pinned:
         os.sched_setaffinity(0, {1})
     print("| work | clients | server | requests/s | p50 ms | p99 ms | processor ms |")

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from crossrank.experiments.promote import promote
     from crossrank.runs import Run
     from crossrank.schema import Schema
+    from crossrank.serving.client import Client
     from crossrank.serving.export import export
     from crossrank.serving.ranker import Ranker
     from crossrank.serving.scorer import Scorer
     from crossrank.training.train import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
+    "Client",
     "EncodedDataset",
     "Encoder",
     "Ranker",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _ROOMS = {
+    "Client": "serving.client",
     "EncodedDataset": "data",
     "Encoder": "data",
     "Ranker": "serving.ranker",

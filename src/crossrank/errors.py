@@ -47,6 +47,14 @@ class BundleError(CrossRankError):
     """An exported model is missing, damaged or in the way, or does not answer as its run does."""
 
 
+class ServerError(CrossRankError):
+    """A server refuses a request, or cannot be reached; ``status`` is its answer's, 0 where there is none."""
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
 class MissingExtraError(CrossRankError):
     """An optional package is needed and not installed."""
 

@@ -231,3 +231,9 @@ def test_a_field_of_ten_megabytes_is_read_and_a_longer_line_than_can_be_held_is_
         list(open_table(write(tmp_path / "large.csv", b"a,b\n1," + large + b"\n")).chunks())
     with pytest.raises(DataError, match=r"Line 2 of large\.csv .* never closed"):
         list(open_table(write(tmp_path / "large.csv", b'a,b\n1,"' + b"x\n" * (5 << 20) + b'"\n')).chunks())
+
+
+def test_more_columns_than_a_table_may_have_are_refused(tmp_path):
+    (tmp_path / "wide.csv").write_text(",".join(f"c{i}" for i in range(100_001)) + "\n")
+    with pytest.raises(SchemaError, match=r"A table may have 100,000 columns; wide\.csv has 100,001"):
+        open_table(tmp_path / "wide.csv")

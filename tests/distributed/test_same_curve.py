@@ -9,6 +9,9 @@ from torch.nn import functional as F
 from torchrun import NEEDS
 
 from crossrank.data import EncodedDataset
+from crossrank.data.generators.demo import schema
+from crossrank.data.prepare import prepare
+from crossrank.schema import Schema
 from crossrank.training.finish import seeded_model
 from crossrank.training.loss import penalty
 from crossrank.training.schedule import factors
@@ -101,3 +104,16 @@ def test_any_number_of_processes_and_any_placement_give_the_textbooks_losses_and
             assert found["rows"] == 7 * 1601 + 18 * 64  # every row once an epoch, the last eighteen batches besides
             wanted = job["values"]["training"]["placement"]
             assert all(how == wanted.get(name, wanted["all"]) for name, how in found["placement"].items())
+
+
+def test_a_loss_of_the_order_sees_whole_groups_and_every_row_once(clicks, at_work, tmp_path):
+    own = schema()
+    features = [column for column in own.features if column.name != "user"]
+    grouped = prepare(clicks, Schema(features, own.label, group="user"), tmp_path / "grouped")
+    training = {"batch_size": 128, "epochs": 2, "loss": "pairwise", "placement": {"all": "row-wise"}}
+    values = {"model": VALUES["model"], "training": training}
+    job = {"job": "curve", "dataset": str(grouped.path), "values": values, "double": False}
+    first, second = at_work([job], processes=2)[0]
+    assert first["losses"] == second["losses"]
+    assert np.isfinite(first["losses"]).all()
+    assert first["rows"] == 2 * grouped.num_rows["train"]

@@ -70,7 +70,7 @@ def answers(engine: DistributedEngine, dataset: EncodedDataset) -> list[float]:
 def saved(world: World, dataset: EncodedDataset, values: dict, *, folder: str, steps: int) -> dict:
     """Take some steps, note the weights as the best ones, and save a checkpoint; then take some more."""
     engine = engine_for(world, dataset, Config.parse(values), double=False)
-    position = Position()
+    position = Position(best=0.0)
     walk = take_steps(engine, position, total_steps=2 * steps, batches_per_epoch=10**6)
     for _ in range(steps):
         next(walk)
@@ -86,7 +86,7 @@ def saved(world: World, dataset: EncodedDataset, values: dict, *, folder: str, s
 def loaded(world: World, dataset: EncodedDataset, values: dict, *, folder: str, steps: int) -> dict:
     """Open the checkpoint, and take the same further steps."""
     engine = engine_for(world, dataset, Config.parse(values), double=False)
-    position, tensors = checkpoint.load(engine, Path(folder))
+    position, _, tensors = checkpoint.load(engine, Path(folder))
     engine.restore(tensors)
     found = answers(engine, dataset)
     walk = take_steps(engine, position, total_steps=2 * steps, batches_per_epoch=10**6)

@@ -88,7 +88,7 @@ def linear(tmp_path, weights, **columns):
     random = np.random.default_rng(0)
     frame = pl.DataFrame({name: random.normal(size=len(weights)) for name in "abc"} | {"weight": weights} | columns)
     frame = frame.with_columns(y=3 * pl.col("a") + pl.col("b"))
-    features = [Numeric(name=name, standardize=False) for name in "abc"]
+    features = [Numeric(name=name, standardize=False, encoding="scalar") for name in "abc"]
     dataset = prepare(frame, Schema(features, Label(name="y", kind="real"), weight="weight"), tmp_path / "dataset")
     model = build_model(parse_model_settings({"name": "logistic-regression"}), dataset.features)
     with torch.no_grad():

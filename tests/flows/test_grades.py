@@ -130,6 +130,7 @@ def test_every_loss_learns_the_order(place, tmp_path, loss) -> None:
     run = cr.train(place / "data", into=tmp_path / "run", config={"model": SMALL, "training": training})
     lines = [line["valid"]["ndcg@5"] for line in run.metrics if "valid" in line]
     assert run.report["test"]["ndcg@10"] > 0.8
+    assert all("ndcg@10" in line["valid"] for line in run.metrics if "valid" in line)  # what pages and searches read
     best = lines.index(max(lines))
     assert run.report["training"]["best_step"] == [line["step"] for line in run.metrics if "valid" in line][best]
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from crossrank.errors import ConfigError, ShapeError
 from crossrank.nn import Bag, FeatureEmbedding, Features
+from crossrank.nn.embedding import weights_in
 
 
 def bag_of(lists: list[list[int]], dtype: torch.dtype = torch.int64) -> Bag:
@@ -174,3 +175,16 @@ def test_sizes_that_contradict_each_other_are_refused(arguments, options, messag
     with pytest.raises(ConfigError) as error:
         FeatureEmbedding(*arguments, **options)
     assert message in str(error.value)
+
+
+def test_weights_that_lie_in_a_file_are_those_that_would_lie_in_memory(tmp_path):
+    torch.manual_seed(0)
+    usual = FeatureEmbedding([10, 24], [4, 2])
+    torch.manual_seed(0)
+    token = weights_in.set(str(tmp_path))
+    try:
+        mapped = FeatureEmbedding([10, 24], [4, 2])
+    finally:
+        weights_in.reset(token)
+    assert torch.equal(mapped.weight, usual.weight)
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [4 * (10 * 4 + 24 * 2)]

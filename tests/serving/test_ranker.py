@@ -20,7 +20,7 @@ from crossrank.models import MODELS
 from crossrank.schema import Cross, Date, Schema
 from crossrank.serving.ranker import Ranker
 
-SPLIT = {"dcn-v2", "dcn-mix", "gdcn", "cross-net", "cross-net-mix", "dnn", "fm", "deepfm", "nfm", "pnn"}
+SPLIT = {"dcn-v2", "lcn", "dcn-mix", "gdcn", "cross-net", "cross-net-mix", "dnn", "fm", "deepfm", "nfm", "pnn"}
 
 
 @pytest.fixture(scope="module")

@@ -76,6 +76,7 @@ def test_a_killed_training_resumes_to_the_same_weights(
     heads, model, dataset, tmp_path, monkeypatch, kill_at_step
 ) -> None:
     training = {"batch_size": 128, "epochs": 2, "learning_rate": 0.01, "eval_every": 6, "patience": 0, "heads": heads}
+    training["device"] = "cpu"  # where a step can be killed
     config = {"model": {**model, "embedding": {"dim": 4}}, "training": training}
     whole = train(dataset, into=tmp_path / "whole", config=config)
     kill_at_step(9)

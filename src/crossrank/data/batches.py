@@ -110,7 +110,7 @@ class GroupedOrder:
 
     Groups are shuffled, and a group goes to the batch in which its middle row would stand if batches had equally many
     rows; none stays empty, and none has more than twice ``batch_size`` rows. Groups of more than ``batch_size`` rows,
-    or more than ``MOST_TOGETHER``, are cut into about equal parts, other ones in every epoch.
+    or more than ``MOST_TOGETHER``, are cut into about equal parts, other ones in every epoch. No row is left out.
 
     Args:
         groups: the group of each row. Shape: (N,).

@@ -116,8 +116,7 @@ class Split:
             drop_last: leave out the last batches if they are not full.
             rank: which share of each step to yield.
             world_size: how many ranks share the rows.
-            by_group: keep the rows of a group in one batch; batches then have other sizes, up to twice ``batch_size``,
-                and none is left out (:class:`~crossrank.data.batches.GroupedOrder`).
+            by_group: keep the rows of a group together (:class:`~crossrank.data.batches.GroupedOrder`).
         """
         if batch_size < 1 or not 0 <= rank < world_size:
             raise ConfigError(
@@ -125,19 +124,17 @@ class Split:
             )
         count = self.num_batches(batch_size, drop_last=drop_last, world_size=world_size)
         order = None if seed is None or by_group else self.order(seed, epoch)
-        key = None if seed is None else (seed, epoch)
-        pace = (batch_size, count * world_size)
+        key, pace = None if seed is None else (seed, epoch), (batch_size, count * world_size)
         grouped = GroupedOrder(self.groups, *pace, key=key, window=self._window()) if by_group else None
 
         def make() -> Generator[Batch]:
             for number in range(start_batch, count):
-                if grouped is not None:
-                    yield Batch.of(self.rows.take(grouped.rows(number * world_size + rank), epoch=epoch))
-                    continue
                 first = number * batch_size * world_size
                 size = min(batch_size * world_size, self.num_rows - first)
                 start, stop = (first + size * share // world_size for share in (rank, rank + 1))
-                if order is None:
+                if grouped is not None:
+                    yield Batch.of(self.rows.take(grouped.rows(number * world_size + rank), epoch=epoch))
+                elif order is None:
                     yield Batch.of(self.rows.slice(start, stop))
                 else:
                     yield Batch.of(self.rows.take(order.rows(start, stop), epoch=epoch))

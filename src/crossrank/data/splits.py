@@ -129,12 +129,8 @@ class SplitSettings:
     def assigner(self, table: Table, *, together: str | None = None) -> Assign:
         """The function from a chunk of the table to its rows' splits, as positions in ``SPLITS``.
 
-        For ``time`` and ``column`` this reads that column once.
-
-        Args:
-            table: to be divided.
-            together: a column; where valid rows are drawn from the training rows, those with one value of it stay
-                together.
+        For ``time`` and ``column`` this reads that column once. Where valid rows are drawn from the training rows,
+        those with one value of the column ``together`` stay together.
         """
         column, borders = self.column, _borders(self.fractions)
         if column is not None:

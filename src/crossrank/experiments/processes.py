@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
 from typing import Any, TypeAlias
 
@@ -23,7 +25,7 @@ def workers(jobs: int | None = None) -> Iterator[Map]:
         with one_thread():
             yield map
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin) as pool:
+    with ProcessPoolExecutor(jobs, _Spawn(), initializer=_begin) as pool:
         try:
             yield pool.map
         except BaseException:
@@ -41,8 +43,28 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class _Worker(SpawnProcess):
+    """A process that hears no Ctrl-C before it can end without a word."""
+
+    def start(self) -> None:
+        if not hasattr(signal, "pthread_sigmask"):
+            return super().start()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which it inherits
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Spawn(SpawnContext):
+    Process = _Worker
+
+
 def _begin() -> None:
-    """A worker ends with its parent, lest it go on writing where the next call has begun."""
+    """A worker ends with its parent, lest it go on writing where the next call has begun, and silently on Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def wait() -> None:
         if (parent := parent_process()) is not None:

@@ -42,17 +42,18 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any
         parts = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
         parts |= {} if few else DROPOUT
     parts = {key: value for key, value in parts.items() if key in known}
-    return {**values, "training": filled | _memory(dataset) | training, "model": _under(parts, model)}
+    return {**values, "training": filled | _memory(dataset, training) | training, "model": _under(parts, model)}
 
 
 def _has_ids(dataset: EncodedDataset) -> bool:
     return any(feature.kind == "categorical" for feature in dataset.features)
 
 
-def _memory(dataset: EncodedDataset) -> dict[str, Any]:
+def _memory(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
     """Pairs of columns may deserve a memory where nobody gave one, and trying it does not take too long."""
     ids = sum(feature.kind == "categorical" for feature in dataset.features)
-    tried = FEW_ROWS <= len(dataset.train) < MANY_ROWS and ids > 1 and not dataset.schema.crosses
+    several = ids > 1 and not dataset.schema.crosses and not given.get("distributed")
+    tried = several and FEW_ROWS <= len(dataset.train) < MANY_ROWS
     return {"memory": "auto"} if tried and dataset.schema.label.kind in ("binary", "real") else {}
 
 

@@ -73,10 +73,13 @@ def train(
     """
     into, given = Path(into), config
     config = config if isinstance(config, Config) else Config.parse(config or {})
-    find_tracker(track)  # before anything is read
+    tracker = find_tracker(track)  # before anything is read
     keep_freed_memory()
     if config.training.distributed:
-        from crossrank.training.distributed.train import train_distributed  # which needs TorchRec
+        from crossrank.training.distributed.world import need_torchrec
+
+        need_torchrec()
+        from crossrank.training.distributed.train import train_distributed
 
         run = Planned(into=into, config=config, seed=seed, on_evaluation=on_evaluation)
         return train_distributed(
@@ -87,7 +90,7 @@ def train(
             overwrite=overwrite,
             test=test,
             progress=progress,
-            tracker=find_tracker(track),
+            tracker=tracker,
         )
     with making_run(into, resume=resume, overwrite=overwrite) as folder:
         dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)

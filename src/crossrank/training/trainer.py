@@ -114,11 +114,11 @@ class Trainer:
         if self._lines is not None:
             self._lines.close()
 
-    def log(self, loss: float, rows: int, seconds: float) -> None:
-        """Note the mean loss of the rows learned from since the last line."""
+    def log(self, loss: float, rows: int, seconds: float, first: int = 0) -> None:
+        """Note the mean loss of the rows learned from since the last line, whose first that was not finite is known."""
         position = self.position
         if not math.isfinite(loss):
-            raise self._diverged(f"The training loss must stay finite; it is {loss}")
+            raise self._diverged(f"The training loss must stay finite; it is {loss}", first or position.step)
         if self.label_kind == "real" and self.settings.loss != "pairwise":
             loss *= float(self.model.label_deviation) ** 2  # a number is learned at unit scale
         position.seconds += seconds
@@ -155,9 +155,12 @@ class Trainer:
         self.model.fill_untrained_rows(self.counts)
         logits = score_split(self.model, self.valid)
         if not np.isfinite(logits).all():
-            raise self._diverged("A model's answers must stay finite; on the validation rows they are not")
-        k = int(self.criterion[5:]) if self.criterion.startswith("ndcg@") else 10
-        return measure_split(logits, self.valid, label_kind=self.label_kind, k=k)
+            problem = "A model's answers must stay finite; on the validation rows they are not"
+            raise self._diverged(problem, self.position.step)
+        measured = measure_split(logits, self.valid, label_kind=self.label_kind)
+        if self.criterion.startswith("ndcg@") and self.criterion not in measured:  # of another k
+            measured |= measure_split(logits, self.valid, label_kind=self.label_kind, k=int(self.criterion[5:]))
+        return measured
 
     def _badness(self, measured: dict[str, Any]) -> float:
         """Of the validation rows, by the criterion."""
@@ -165,13 +168,24 @@ class Trainer:
             known = [name for name, value in measured.items() if value is not None and name != "rows"]
             raise ConfigError(
                 f"training.monitor={self.criterion} must be known of the validation rows; got {listing(known)}.",
-                hint="Metrics by group need a group column, and rows of different labels in a group.",
+                hint="Do all of them weigh nothing? Metrics by group need a group column, and rows of different labels "
+                "in a group.",
             )
         return badness(measured, self.criterion)
 
-    def _diverged(self, problem: str) -> ConfigError:
-        hint = f"Try a smaller training.learning_rate than {self.settings.learning_rate}."
-        return ConfigError(f"{problem} at step {self.position.step:,}.", hint=hint)
+    def _diverged(self, problem: str, step: int) -> ConfigError:
+        epoch, batch = divmod(step - 1, self.batches_per_epoch)
+        weights = self.dataset.train.weights
+        if weights is not None and not weights.any():
+            hint = "All training rows weigh nothing: check the column of weights."
+        elif step <= 1:
+            hint = "It was so from the first step on: check the loss, and the weights that the model begins with."
+        else:
+            hint = "Likely the steps are too long: try a smaller training.learning_rate than "
+            hint += f"{self.settings.learning_rate}, or a smaller training.clip_norm than {self.settings.clip_norm}."
+        if self.best:
+            hint += f" What was good at step {self.position.best_step:,} is kept in {self.folder}."
+        return ConfigError(f"{problem} at step {step:,}, batch {batch + 1:,} of epoch {epoch + 1:,}.", hint=hint)
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._lines is not None:
@@ -189,7 +203,8 @@ class Window:
         self.restart()
 
     def restart(self) -> None:
-        self.rows, self.started = 0, time.perf_counter()
+        self.rows, self.started, self.steps = 0, time.perf_counter(), 0
+        self.good: Tensor | None = None
         if self.total is not None:
             self.total.zero_()
 
@@ -197,10 +212,18 @@ class Window:
         self.total = torch.zeros_like(losses) if self.total is None else self.total
         self.total.add_(losses, alpha=rows)
         self.rows += rows
+        self.steps += 1
+        if losses.device.type == "cpu":  # elsewhere another small kernel at each step would cost more than it tells
+            finite = torch.isfinite(self.total)
+            self.good = finite.long() if self.good is None else self.good.add_(finite)
 
     def means(self) -> list[float]:
         """Of each model; waits for the device."""
         return [] if self.total is None else (self.total / self.rows).tolist()
+
+    def first_bad(self, place: int, step: int) -> int:
+        """The step, up to the last one taken, whose loss was the first of a model not to be finite, as far as known."""
+        return step if self.good is None else min(step - self.steps + int(self.good[place]) + 1, step)
 
 
 def train_models(
@@ -241,7 +264,8 @@ def train_models(
                 seconds = time.perf_counter() - window.started
                 for trainer in active:
                     trainer.position.move_to(position.step, first.batches_per_epoch)
-                    _try(trainer, ended, lambda one: one.log(means[one], window.rows, seconds))  # noqa: B023
+                    bad = window.first_bad(trainers.index(trainer), position.step)
+                    _try(trainer, ended, lambda one: one.log(means[one], window.rows, seconds, bad))  # noqa: B023
                 bar.note(f"loss {means[active[0]]:.4f} {window.rows / max(seconds, 1e-9):,.0f} rows/s")
                 active = [one for one in active if one not in ended]
                 if looks:

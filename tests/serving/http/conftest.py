@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 import warnings
 
 import pytest
+import uvicorn
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it would rather have another client than httpx
@@ -12,6 +16,7 @@ with warnings.catch_warnings():
 
 from crossrank.serving.http.app import App
 from crossrank.serving.http.served import Models, Served
+from crossrank.serving.http.server import bind
 from crossrank.serving.http.settings import ServeSettings
 
 
@@ -38,3 +43,31 @@ def make_client(served, run):
 @pytest.fixture(scope="session")
 def client(make_client):
     return make_client()
+
+
+@pytest.fixture(scope="module")
+def listen(run, clicks, tmp_path_factory):
+    """A function that lets a server with a catalogue listen, in a thread; its address."""
+    items = tmp_path_factory.mktemp("items") / "items.csv"
+    own = ["item", "category", "tags", "price", "age_days"]
+    clicks.select(own).unique("item", maintain_order=True).write_csv(items)
+    with contextlib.ExitStack() as ended:
+
+        def start(**settings) -> str:
+            app = App(ServeSettings(run=run.path, **settings), Models(Served.open(run.path, items, "item")))
+            server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
+            bound = bind("127.0.0.1", 0)
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+            thread.start()
+            ended.callback(thread.join)
+            ended.callback(setattr, server, "should_exit", True)
+            while not server.started:
+                time.sleep(0.01)
+            return f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def address(listen):
+    return listen()

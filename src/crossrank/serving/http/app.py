@@ -21,6 +21,7 @@ from crossrank.serving.http.bodies import BodyReader, RefusedError, json_of, ran
 from crossrank.serving.http.gate import Gate, answer
 from crossrank.serving.http.logs import log
 from crossrank.serving.http.metrics import Metrics
+from crossrank.serving.http.openapi import document
 from crossrank.serving.http.page import PAGE, POLICY
 from crossrank.serving.http.protocol import HEADER, metadata, read_inference, write_inference
 from crossrank.serving.http.served import Models, Row, Scores, Served
@@ -79,6 +80,7 @@ class App:
             Route("/v2", self.server_v2),
             Route("/model", self.about),
             Route("/metrics", self.measured),
+            Route("/openapi.json", self.openapi),
             Route("/admin/reload", self.reload_now, methods=["POST"]),
             Route("/", self.page),
         ]
@@ -178,6 +180,9 @@ class App:
                 "items": model.num_items,
             }
         )
+
+    async def openapi(self, request: Request) -> Response:
+        return _json(document(self.model, self.settings))
 
     async def measured(self, request: Request) -> Response:
         self.metrics.waiting.set(self.batcher.waiting)

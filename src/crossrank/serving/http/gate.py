@@ -19,7 +19,7 @@ from crossrank.serving.http.settings import is_loopback
 
 OPEN = ("/", "/v2/health/live", "/v2/health/ready")  # say nothing about the model
 LONGEST_MESSAGE = 500
-PATHS = ("/score", "/rank", "/model", "/metrics", "/admin/reload", *OPEN)
+PATHS = ("/score", "/rank", "/model", "/metrics", "/openapi.json", "/admin/reload", *OPEN)
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 

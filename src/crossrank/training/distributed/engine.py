@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -41,11 +42,12 @@ from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
 
-class Share(NamedTuple):
-    """The rows of a batch that this process reads, and how many all read."""
+@dataclasses.dataclass
+class Share:
+    """The rows of a batch that this process reads, and how many all read, which a step finds out."""
 
     batch: Batch
-    num_rows: int
+    num_rows: int = 0
 
     def __len__(self) -> int:
         return self.num_rows
@@ -85,6 +87,7 @@ class DistributedEngine:
             model, split, settings, loss, seed, world
         )  # fmt: skip
         self.share = settings.batch_size // world.size
+        self.most = 2 * self.share if loss.needs_groups else self.share  # rows; whole groups may take twice as many
         layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
         sharded = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(layers)}
         self.network = copy.deepcopy(model, {**sharded})
@@ -122,20 +125,22 @@ class DistributedEngine:
         return [self]
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[Share]:
-        world, size = self.world, self.settings.batch_size
-        own = self.split.batches(
-            self.share, seed=self.seed, epoch=epoch, start_batch=start_batch, rank=world.rank, world_size=world.size
-        )
-        for number, batch in enumerate(own, start=start_batch):
-            yield Share(batch.to(world.device), min(size, len(self.split) - number * size))
+        world, by_group = self.world, self.loss.needs_groups
+        ranks: dict[str, Any] = {"rank": world.rank, "world_size": world.size}
+        for batch in self.split.batches(
+            self.share, seed=self.seed, epoch=epoch, start_batch=start_batch, by_group=by_group, **ranks
+        ):
+            yield Share(batch.to(world.device))
 
     def step(self, share: Share) -> Tensor:
-        self._expect(self.share)
+        self._expect(self.most)
         batch, world = share.batch, self.world
         with torch.autocast(world.device.type, torch.bfloat16, enabled=self.bfloat16), self._quietly():
             logits = self.parallel(batch.features)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        loss = self.loss(*self._gathered(logits, batch))
+        whole = self._gathered(logits, batch)
+        share.num_rows = len(whole[0])
+        loss = self.loss(*whole)
         # Gradients are averaged over processes; each has those of its own rows alone, and the first those of the rest.
         rest = penalty(self.network, self.settings.l2) if world.is_first else 0.0
         self.optimizer.step((loss + rest) * world.size)
@@ -153,11 +158,11 @@ class DistributedEngine:
         columns = [torch.ones_like(batch.labels), batch.labels, batch.weights, batch.groups]
         wide = logits.detach()[:, None] if logits.dim() == 1 else logits.detach()  # there may be no rows
         held = [column.double()[:, None] for column in columns if column is not None]
-        sent = torch.zeros(self.share, wide.shape[1] + len(held), dtype=torch.float64, device=wide.device)
+        sent = torch.zeros(self.most, wide.shape[1] + len(held), dtype=torch.float64, device=wide.device)
         sent[: len(wide)] = torch.cat([*held, wide], dim=1)
         found = self.world.gather(sent)
-        is_row, own = found[:, 0] > 0, self.world.rank * self.share
-        before, after = (int(part.sum()) for part in (is_row[:own], is_row[own + self.share :]))
+        is_row, own = found[:, 0] > 0, self.world.rank * self.most
+        before, after = (int(part.sum()) for part in (is_row[:own], is_row[own + self.most :]))
         others = found[is_row][:, len(held) :].to(logits.dtype).reshape(-1, *logits.shape[1:])
         whole = torch.cat([others[:before], logits, others[len(others) - after :]])
         rest = iter(found[is_row].unbind(dim=1)[1 : len(held)])

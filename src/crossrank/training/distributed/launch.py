@@ -14,7 +14,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from crossrank.errors import RunError
 from crossrank.runs.lifecycle import is_interrupted
-from crossrank.training.distributed.world import need_torchrec, quietly
+from crossrank.training.distributed.world import ALONE, need_torchrec, quietly
 
 BAD_INPUT = 2  # the exit status of a command that has said what is wrong
 
@@ -41,7 +41,8 @@ def run_workers(words: Sequence[str], *, workers: int, into: Path) -> int:
         with quietly(logging.ERROR):
             elastic_launch(config, sys.executable)("-m", "crossrank", *words)
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
+        failures = [one for one in error.failures.values() if one.exitcode not in (ALONE, -signal.SIGTERM)]
+        failure = min(failures or error.failures.values(), key=lambda one: one.timestamp)  # the others followed it
         if failure.exitcode == BAD_INPUT:
             return BAD_INPUT
         how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"status {failure.exitcode}"
@@ -49,7 +50,7 @@ def run_workers(words: Sequence[str], *, workers: int, into: Path) -> int:
             how += f" ({signal.Signals(-failure.exitcode).name})"
         hint = "Give the same command with --resume to go on from the last evaluation."
         raise RunError(
-            f"All {workers} workers must stay alive; worker {rank} ended with {how}.",
+            f"All {workers} workers must stay alive; worker {failure.local_rank} ended with {how}.",
             hint=hint if is_interrupted(into) else "There was no evaluation yet to go on from: train anew.",
         ) from None
     return 0

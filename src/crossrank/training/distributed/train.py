@@ -23,7 +23,7 @@ from crossrank.folders import partial_of
 from crossrank.models.own import check_model
 from crossrank.nn.embedding import weights_in
 from crossrank.runs import Run
-from crossrank.runs.lifecycle import is_interrupted, is_run, making_run
+from crossrank.runs.lifecycle import is_complete, is_interrupted, is_run, making_run
 from crossrank.training.device import choose_device
 from crossrank.training.distributed import checkpoint
 from crossrank.training.distributed.engine import DistributedEngine
@@ -34,7 +34,7 @@ from crossrank.training.plan import Planned, as_made, check_resumed, check_split
 from crossrank.training.prior import with_class_weights
 from crossrank.training.regression import as_learned
 from crossrank.training.rule import UpdateRule
-from crossrank.training.settings import Config, without_memory
+from crossrank.training.settings import Config
 from crossrank.training.trackers import Tracker
 from crossrank.training.trainer import Trainer, train_models
 
@@ -57,27 +57,27 @@ def train_distributed(
     dataset = open_data(data)
     if not isinstance(dataset, EncodedDataset):
         raise ConfigError(
-            f"A distributed training must have a prepared dataset, which each process reads its rows of; got {data}.",
+            "A distributed training must have a prepared dataset, so that a process reads its own rows; got a table.",
             hint="Make one with: crossrank prepare TABLE --into DATASET",
         )
+    if not isinstance(config, Config):  # what is left out is not chosen from what is refused below
+        config = {**(config or {}), "training": {"memory": "none", **(config or {}).get("training", {})}}
     into, run = run.into, dataclasses.replace(run, config=as_made(config, dataset))
-    if run.config.model.ensemble > 1:
-        raise ConfigError(
-            f"A distributed training has one model; got model.ensemble={run.config.model.ensemble}.",
-            hint="Train its members one after the other, each with a seed of its own.",
-        )
-    if run.config.training.heads != "none":
-        raise ConfigError(
-            f"A distributed training has one loss; got training.heads={run.config.training.heads}.",
-            hint="Leave training.heads out, or train in one process.",
-        )
-    run = dataclasses.replace(run, config=without_memory(run.config))
+    model, training = run.config.model, run.config.training
+    asked: dict[str, Any] = {"model.ensemble": model.ensemble, "training.memory": training.memory}
+    asked["training.heads"] = training.heads
+    for key, value in asked.items():
+        if value not in (1, "none"):
+            raise ConfigError(
+                f"A distributed training has one model with one loss on a dataset as it is; got {key}={value}.",
+                hint=f"Leave {key} out, or train in one process.",
+            )
     check_splits(dataset, measured_splits(dataset, test))
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         if is_run(into):
             return Run.open(into)
         resume = is_interrupted(into)
-    device = choose_device(run.config.training.device)
+    device = choose_device(training.device)
     with joined(device.type) as world, contextlib.ExitStack() as stack:
         with world.together():
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="crossrank-")))
@@ -86,11 +86,14 @@ def train_distributed(
         with world.together():
             if resume:
                 check_resumed(partial_of(into), run, dataset)
-        if world.is_first:
-            write_plan(folder, run, dataset)
+            complete = is_complete(partial_of(into))  # nothing but its name was missing
+            if world.is_first:
+                write_plan(folder, run, dataset)
         tracker = tracker if world.is_first else Tracker()
         shown = progress if world.is_first else False
-        _train(dataset, run, world, folder, scratch, resume=resume, test=test, progress=shown, tracker=tracker)
+        if not complete:
+            with dataset.verifying():
+                _train(dataset, run, world, folder, scratch, resume=resume, test=test, progress=shown, tracker=tracker)
     return Run.open(into)
 
 
@@ -118,7 +121,7 @@ def _train(
         initial = initial_spectra(model, dataset.valid) if world.is_first else []
         if not world.is_first:
             torch.manual_seed(run.seed + (world.rank << 32))  # of what dropout drops
-        learned = with_class_weights(as_learned(dataset, model), settings)
+        learned = with_class_weights(as_learned(dataset, model, settings.loss), settings)
         settings = dataclasses.replace(settings.for_model(model, world.device.type), tables="lazy")
         engine = DistributedEngine(
             model,
@@ -137,7 +140,7 @@ def _train(
             on_line=tracker.line,
             on_evaluation=run.on_evaluation,
             save=lambda _, position, tensors: checkpoint.save(engine, shared, position, tensors),
-            load=lambda own: checkpoint.load(engine, shared, journal=own),
+            load=lambda _: checkpoint.load(engine, shared),
         )
         if resume:
             trainer.resume()
