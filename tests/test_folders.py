@@ -135,6 +135,20 @@ def test_what_could_not_be_settled_is_settled_by_whoever_looks_next(tmp_path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_scaffold_that_could_not_be_removed_is_removed_by_whoever_looks_next(tmp_path, monkeypatch) -> None:
+    def failing(path):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(RunError, match="Permission denied"), making(tmp_path / "run", RunError) as folder:
+        (folder / "members").mkdir()
+        (folder / "plan.json").touch()
+        with monkeypatch.context() as patch:
+            patch.setattr("crossrank.folders.shutil.rmtree", failing)
+            publish(folder, tmp_path / "run")
+    recover(tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"] and not list((tmp_path / "run").iterdir())
+
+
 def test_what_libraries_say_of_a_full_disk_is_understood(tmp_path) -> None:
     with pytest.raises(RunError, match=r"No space left on device\. The disk is full"), writing(tmp_path, RunError):
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")

@@ -167,7 +167,7 @@ def remove(folder: Path) -> None:
 def delete(path: Path) -> None:
     """Remove a file, a link or a folder, if there is one."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
