@@ -60,8 +60,8 @@ def memory(run: Run) -> Markup:
     numbers = [[decimal(one["gain"], 5), decimal(one["error"], 5), ("left out", "kept")[one["pays"]]] for one in tried]
     rows = [[name, *row] for name, row in zip(names, numbers, strict=True)]
     lead = (
-        "<p>Statistics of these pairs and columns were tried: what they took off the loss of the validation rows, beside "
-        "the best model so far.</p>"
+        "<p>Statistics of these pairs and columns were tried: what they took off the loss of the validation rows, "
+        "beside the best model so far.</p>"
     )
     return Markup("<h3>Memory</h3>" + lead + table(["of", "gain", "standard error", ""], rows, words=(0, 3)))
 
