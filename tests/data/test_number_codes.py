@@ -261,8 +261,10 @@ def test_auto_looks_at_rows_distinct_numbers_columns_and_what_is_missing():
     wide = pl.DataFrame({f"x{k}": many for k in range(33)})
     encoder = Encoder.fit(wide, Schema([Numeric(name=name) for name in wide.columns], Label(name="y")))
     assert {column.encoding for column in encoder.schema.numeric} == {"scalar"}
-    number = Schema([Numeric(name="x0")], Label(name="y", kind="real"))
-    assert Encoder.fit(wide, number).schema.numeric[0].encoding == "scalar"
+    labels = {"scalar": Label(name="y", kind="grade"), "scalar+values+pieces": Label(name="y", kind="real")}
+    for encoding, label in labels.items():
+        schema = Schema([Numeric(name="x0")], label, group="g" if label.kind == "grade" else None)
+        assert Encoder.fit(wide, schema).schema.numeric[0].encoding == encoding
 
 
 def test_a_scalar_beside_a_slot_for_missing_tells_it_from_the_mean():

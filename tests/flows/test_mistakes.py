@@ -231,7 +231,7 @@ def test_names_that_look_like_markup_are_printed_as_they_are(clicks, tmp_path) -
 
 def test_a_row_to_explain_must_be_an_object(place) -> None:
     _, problem = crossrank("explain", "runs/first", "--row", "[1]", cwd=place, code=2)
-    assert "must be a JSON object; got '[1]'" in problem
+    assert "--row must be a JSON object; the whole must be an object; got [1]" in problem
 
 
 def test_the_config_lists_the_choices_of_each_setting() -> None:

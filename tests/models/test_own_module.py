@@ -12,7 +12,7 @@ from torch import nn
 
 import crossrank as cr
 from crossrank.config import setting
-from crossrank.errors import ConfigError, ShapeError
+from crossrank.errors import ConfigError, RunError, ShapeError
 from crossrank.models import MODELS, Model, ModelSettings, own, register_model
 from crossrank.nn import CrossNetwork, FeatureEmbedding, OutputLayer
 from crossrank.reports import write_report
@@ -89,7 +89,7 @@ def test_a_killed_training_goes_on_with_its_batch_statistics(dataset, tmp_path, 
 def test_opening_a_run_needs_its_class(dataset, tmp_path) -> None:
     run = train_bent(dataset, tmp_path / "run")
     del MODELS["bent"]
-    with pytest.raises(ConfigError, match=r"'bent'.*Import the module that registers it"):
+    with pytest.raises(RunError, match=r"'bent'.*Import the module that registers it"):
         _ = Run.open(run.path).model
 
 

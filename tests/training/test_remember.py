@@ -20,7 +20,7 @@ from crossrank.training.remember import regress, try_memory, worthwhile
 
 FAST: dict[str, Any] = {
     "model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}},
-    "training": {"epochs": 2, "batch_size": 512, "eval_every": 20},
+    "training": {"epochs": 2, "batch_size": 512, "eval_every": 20, "memory": "auto"},
 }
 SCHEMA = Schema([Categorical(name=name) for name in ("user", "item", "hour")], Label(name="label"))
 
@@ -67,6 +67,14 @@ def test_what_pays_on_the_validation_rows_is_kept_and_told(trained: cr.Run) -> N
     assert ("user", "item") in [one.of for one in trained.schema.crosses]
     assert trained.config["training"]["memory"] == "none"  # the schema has it now
     assert "<h3>Memory</h3>" in write_report(trained).read_text(encoding="utf-8")
+
+
+def test_a_raw_table_tries_it_by_itself(tmp_path: Path) -> None:
+    training = {key: value for key, value in FAST["training"].items() if key != "memory"}
+    run = cr.train(
+        table(pairs=2.0), into=tmp_path / "run", config={**FAST, "training": training}, schema=SCHEMA, progress=False
+    )
+    assert run.report["memory"][0]["pays"]
 
 
 def test_it_can_be_left_out(repeating: EncodedDataset, tmp_path: Path) -> None:

@@ -44,11 +44,13 @@ class LineBuffer:
         try:
             self._file = path.open("rb")
             self._size = max(path.stat().st_size, 1)
-            self._stream = _recoded(_decompressed(self._file, path), path, encoding, separator)
+            self._source = _decompressed(self._file, path)
         except OSError as error:
             raise unreadable(path, error) from None
+        try:
+            self._stream = _recoded(self._source, path, encoding, separator)
         except ConfigError:
-            self._file.close()
+            self.__exit__()
             raise
 
     def __enter__(self) -> LineBuffer:
@@ -56,8 +58,8 @@ class LineBuffer:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        if isinstance(self._stream, _Zstandard):
-            self._stream.close()
+        if isinstance(self._source, _Zstandard):
+            self._source.close()
 
     @property
     def share_done(self) -> float:

@@ -78,7 +78,7 @@ def find_settings(
         raise ConfigError(f"The minutes to search for settings must be more than 0; got {minutes}.")
     with tempfile.TemporaryDirectory(prefix="crossrank-") as folder:
         dataset = dataset_of(data, schema, Config.parse(given), Path(folder) / "dataset", progress=False)
-        first, trainings = as_made(_alone(given), dataset), 1
+        first, trainings = as_made(_alone(given), dataset, raw=dataset.path == Path(folder) / "dataset"), 1
         memory = first.training.memory
         if memory == "auto":
             remembered = try_memory(dataset, _alone(given), Path(folder) / "memory", seed=seed, progress=False)

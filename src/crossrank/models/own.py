@@ -120,4 +120,4 @@ def check_model(model: Model, batches: Iterable[Features]) -> None:
             raise ShapeError(f"The logits of {name} must depend on its weights; got some without a gradient.")
     model.train(training)
     for sentence in unexplained(model):
-        warnings.warn(sentence, stacklevel=4)  # to whoever called train
+        warnings.warn(sentence, stacklevel=5)  # to whoever called train

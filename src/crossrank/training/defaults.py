@@ -23,8 +23,14 @@ USUAL_BATCH = 4096  # rows in a step, up to which the usual learning rate does
 DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
 
 
-def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any]:
-    """A configuration in which what was left out suits the training rows of a dataset; what was written stays."""
+def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = False) -> dict[str, Any]:
+    """A configuration in which what was left out suits the training rows of a dataset; what was written stays.
+
+    Args:
+        values: what was written.
+        dataset: the rows.
+        raw: they come from a table, not from a dataset that somebody prepared, which is taken as it is.
+    """
     model, training, rows = values.get("model", {}), dict(values.get("training", {})), len(dataset.train)
     kind = dataset.schema.label.kind
     if kind != "grade" and is_order(training.get("loss", "auto"), kind):
@@ -42,18 +48,17 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset) -> dict[str, Any
         parts = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
         parts |= {} if few else DROPOUT
     parts = {key: value for key, value in parts.items() if key in known}
-    return {**values, "training": filled | _memory(dataset, training) | training, "model": _under(parts, model)}
+    return {**values, "training": filled | (_memory(dataset) if raw else {}) | training, "model": _under(parts, model)}
 
 
 def _has_ids(dataset: EncodedDataset) -> bool:
     return any(feature.kind == "categorical" for feature in dataset.features)
 
 
-def _memory(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
+def _memory(dataset: EncodedDataset) -> dict[str, Any]:
     """Pairs of columns may deserve a memory where nobody gave one, and trying it does not take too long."""
     ids = sum(feature.kind == "categorical" for feature in dataset.features)
-    several = ids > 1 and not dataset.schema.crosses and not given.get("distributed")
-    tried = several and FEW_ROWS <= len(dataset.train) < MANY_ROWS
+    tried = FEW_ROWS <= len(dataset.train) < MANY_ROWS and ids > 1 and not dataset.schema.crosses
     return {"memory": "auto"} if tried and dataset.schema.label.kind in ("binary", "real") else {}
 
 

@@ -63,7 +63,7 @@ def check_resumed(folder: Path, run: Planned, dataset: EncodedDataset) -> None:
         )
 
 
-def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) -> Config:
+def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset, *, raw: bool = False) -> Config:
     """The config as it suits a dataset: with the split that it was made with, and where it is a mapping, with
     what was left out (:mod:`crossrank.training.defaults`).
 
@@ -77,7 +77,7 @@ def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset) 
         written = [key for key in asked if asked[key] != default[key]]
     else:
         written = list((config or {}).get("split", {}))
-        config = Config.parse(fill_in(config or {}, dataset))
+        config = Config.parse(fill_in(config or {}, dataset, raw=raw))
         asked = to_dict(config.split)
     wrong = [key for key in written if asked[key] not in (made[key], "auto")]
     if wrong:

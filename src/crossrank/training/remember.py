@@ -72,9 +72,9 @@ def try_memory(
         return None
 
     def train(name: str, crosses: Sequence[Cross]) -> Arm:
-        place = folder / MEMBERS / name
-        data = add_crosses(dataset, crosses, place / "dataset", overwrite=True) if crosses else dataset
-        run = train_or_resume(data, into=place / "run", config=alone, seed=seed, test=False, **options)
+        place = folder / MEMBERS
+        data = add_crosses(dataset, crosses, place / f"{name}.dataset", overwrite=True) if crosses else dataset
+        run = train_or_resume(data, into=place / name, config=alone, seed=seed, test=False, **options)
         logits = score_split(run.model, data.valid).astype(np.float64)
         labels = np.asarray(data.valid.labels, np.float64)
         return Arm(crosses, data, run, row_losses(labels, logits, data.schema.label.kind))

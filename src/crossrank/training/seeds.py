@@ -58,8 +58,9 @@ def train_seeds(
     with writing(into, RunError), locked(into, RunError):
         try:
             dataset = dataset_of(data, schema, config, own, progress=progress)
-            config = as_made(given, dataset)
+            config = as_made(given, dataset, raw=dataset.path == own)
             if config.training.memory == "auto":
+                into.mkdir(parents=True, exist_ok=True)
                 tries = fresh_partial(into / "memory", RunError)
                 found = try_memory(dataset, given or {}, tries, seed=0, progress=progress)
                 dataset = found.best.dataset if found else dataset

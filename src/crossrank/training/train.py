@@ -95,7 +95,8 @@ def train(
     with making_run(into, resume=resume, overwrite=overwrite) as folder:
         dataset = dataset_of(data, schema, config, folder / "dataset", progress=progress)
         with dataset.verifying():
-            run = Planned(into=into, config=as_made(given, dataset), seed=seed, on_evaluation=on_evaluation)
+            made = as_made(given, dataset, raw=dataset.path == folder / "dataset")
+            run = Planned(into=into, config=made, seed=seed, on_evaluation=on_evaluation)
             check_splits(dataset, measured_splits(dataset, test))
             if resume:
                 check_resumed(folder, run, dataset)
