@@ -179,10 +179,8 @@ class Trainer:
         if weights is not None and not weights.any():
             hint = "All training rows weigh nothing: check the column of weights."
         elif step <= 1:
-            hint = (
-                "It was so from the first step on: check the loss and the weights that the model begins with, or try a "
-            )
-            hint += f"smaller training.learning_rate than {self.settings.learning_rate}."
+            hint = "It was so from the first step on: check the loss and the weights that a model begins with; or try "
+            hint += f"a smaller training.learning_rate than {self.settings.learning_rate}."
         else:
             hint = "Likely the steps are too long: try a smaller training.learning_rate than "
             hint += f"{self.settings.learning_rate}, or a smaller training.clip_norm than {self.settings.clip_norm}."
