@@ -9,6 +9,7 @@ import torch
 
 from crossrank.errors import ConfigError
 from crossrank.models import MODELS, build_model, parse_model_settings
+from crossrank.models.build import BUILT_IN
 from crossrank.models.cost import model_cost
 from crossrank.nn import Features
 from crossrank.schema import Feature
@@ -53,7 +54,7 @@ def facts(name: str) -> list[str]:
 
 
 def test_the_table_has_every_model_in_the_order_of_the_list() -> None:
-    assert list(LINES) == list(MODELS)
+    assert list(LINES) == [name for name in MODELS if name in BUILT_IN]  # other tests may register their own
 
 
 @pytest.mark.parametrize("name", MODELS)

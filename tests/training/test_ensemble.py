@@ -106,5 +106,5 @@ def test_an_ensemble_of_equal_members_is_one_of_them_and_costs_as_much_as_all() 
     together, alone = model_cost(settings, features), model_cost(dataclasses.replace(settings, ensemble=1), features)
     assert together.flops == 3 * alone.flops
     assert together.parameters == {part: 3 * count for part, count in alone.parameters.items()}
-    with pytest.raises(ConfigError, match=r"model\.ensemble must be at least 1; got 0"):
+    with pytest.raises(ConfigError, match=r"model\.ensemble must be from 1 to 1,000; got 0"):
         parse_model_settings({"ensemble": 0})

@@ -86,8 +86,8 @@ def new_path(about: str) -> Any:
 def visible(text: str) -> str:
     """A text whose control characters, which could command the terminal, are written out.
 
-    >>> visible("a\x1b[31mb\nc")
-    'a\\x1b[31mb\nc'
+    >>> visible("a" + chr(27) + "[31mb")
+    'a\\\\x1b[31mb'
     """
     return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 

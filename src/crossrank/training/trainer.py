@@ -68,10 +68,10 @@ class Trainer:
         folder: Path,
         on_line: Callable[[dict[str, Any]], None] | None = None,
         on_evaluation: Callable[[int, dict[str, Any]], None] | None = None,
-        save: Callable[[Path, Position, dict[str, Tensor]], None] = save_checkpoint,
-        load: Callable[[Path], tuple[Position, list[str], dict[str, Tensor]]] = load_checkpoint,
+        save: Callable[[Path, Position, dict[str, Tensor]], None] | None = None,
+        load: Callable[[Path], tuple[Position, list[str], dict[str, Tensor]]] | None = None,
     ) -> None:
-        self.save, self.load = save, load
+        self.save, self.load = save or save_checkpoint, load or load_checkpoint
         self.member, self.model, self.dataset, self.settings, self.folder = (
             member, member.model, dataset, settings, folder
         )  # fmt: skip
