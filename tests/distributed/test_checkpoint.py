@@ -5,12 +5,14 @@ The three cases by name are those of pytorch issue 79016.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from torchrun import NEEDS
 
+from crossrank.errors import RunError
 from crossrank.training.distributed.checkpoint import read_best
 from crossrank.training.finish import seeded_model
 from crossrank.training.settings import Config
@@ -82,3 +84,15 @@ def test_case_3_inference_without_the_wrapper(dataset, written, places, name):
     read_best(model, Path(places[name]))
     logits = model.predict_logits(batch.features for batch in dataset.valid.batches(512)).numpy()
     assert np.abs(logits - np.array(written[name][0]["answers"])).max() < 1e-5
+
+
+def test_a_flipped_byte_of_a_state_is_named(dataset, written, places, tmp_path):
+    for file in (places["rows"] / "checkpoint").rglob("*.safetensors"):
+        damaged = tmp_path / file.name
+        shutil.copytree(places["rows"], damaged)
+        (flipped,) = damaged.rglob(file.name)
+        content = bytearray(flipped.read_bytes())
+        content[-1] ^= 1
+        flipped.write_bytes(content)
+        with pytest.raises(RunError, match=rf"{file.name} is not what was written"):
+            read_best(seeded_model(Config.parse(values({})), dataset, seed=1), damaged)

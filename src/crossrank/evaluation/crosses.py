@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from crossrank.data import Split
 from crossrank.models import Model
+from crossrank.models.base import evaluating
 from crossrank.nn import Features
 from crossrank.results import Cross
 from crossrank.schema import InputLayout
@@ -142,12 +143,10 @@ def trace(model: Model, features: Features) -> dict[nn.Module, Traced]:
     layers: list[Any] = [layer for _, _, layer in model.cross_layers() if getattr(layer, "tells_matrix", False)]
     pools = {layer: pool for layer, pool in model.pools().items() if layer in layers}
     hooks = [module.register_forward_hook(remember) for module in (*layers, *pools.values())]
-    training = model.training
-    model.eval()
     try:
-        logits = model.in_units(model(features))
+        with evaluating(model):
+            logits = model.in_units(model(features))
     finally:
-        model.train(training)
         for hook in hooks:
             hook.remove()
     traced = (*layers, *pools.values())

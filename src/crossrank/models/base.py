@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -161,13 +162,20 @@ class Model(nn.Module, abc.ABC):
     @torch.no_grad()
     def predict_logits(self, batches: Iterable[Features]) -> Tensor:
         """Logits of all rows, in units of the label, without dropout and without a graph; on the CPU."""
-        training = self.training
-        self.eval()
-        try:
+        with evaluating(self):
             logits = [self.bounded_logits(features).cpu() for features in batches]
-        finally:
-            self.train(training)
         return torch.cat(logits) if logits else torch.empty((0, self.num_outputs) if self.num_outputs > 1 else 0)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, a model answers without dropout; afterwards it trains again if it did."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def path_logits(output: OutputLayer, parts: Sequence[Tensor]) -> Tensor:

@@ -50,7 +50,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from crossrank.errors import ConfigError, ShapeError
-from crossrank.models.base import Model
+from crossrank.models.base import Model, evaluating
 from crossrank.models.build import BUILT_IN, MODELS, Entry
 from crossrank.models.settings import ModelSettings
 from crossrank.nn import Features
@@ -105,19 +105,22 @@ def check_model(model: Model, batches: Iterable[Features]) -> None:
     Raises:
         ShapeError: where it does not answer with a logit for each row, or where no weight moves them.
     """
-    training, name = model.training, type(model).__name__
-    model.eval()
-    for features in batches:
-        count, logits = len(features.categorical), model(features)
-        shape = (count,) if model.num_outputs == 1 else (count, model.num_outputs)
-        if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
-            got = f"{logits.dtype} of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else repr(logits)[:60]
-            raise ShapeError(
-                f"{name} must give {count} rows floating-point logits of shape {shape}; got {got}.",
-                hint="Name the axis to drop, as in logits[:, 0]: squeeze() would also drop that of a single row.",
-            )
-        if not logits.requires_grad:
-            raise ShapeError(f"The logits of {name} must depend on its weights; got some without a gradient.")
-    model.train(training)
+    name = type(model).__name__
+    with evaluating(model):
+        for features in batches:
+            count, logits = len(features.categorical), model(features)
+            shape = (count,) if model.num_outputs == 1 else (count, model.num_outputs)
+            if not isinstance(logits, Tensor) or logits.shape != shape or not logits.is_floating_point():
+                got = (
+                    f"{logits.dtype} of shape {tuple(logits.shape)}"
+                    if isinstance(logits, Tensor)
+                    else repr(logits)[:60]
+                )
+                raise ShapeError(
+                    f"{name} must give {count} rows floating-point logits of shape {shape}; got {got}.",
+                    hint="Name the axis to drop, as in logits[:, 0]: squeeze() would also drop that of a single row.",
+                )
+            if not logits.requires_grad:
+                raise ShapeError(f"The logits of {name} must depend on its weights; got some without a gradient.")
     for sentence in unexplained(model):
         warnings.warn(sentence, stacklevel=5)  # to whoever called train

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from crossrank.errors import ConfigError
 from crossrank.models import Model
+from crossrank.models.base import evaluating
 from crossrank.nn import Features
 from crossrank.training.loss import LogLoss, Loss, SquaredError
 
@@ -111,10 +112,9 @@ def with_heads(loss: Loss, heads: HeadsName, model: Model) -> Loss:
         return loss
     if model.num_outputs > 1:
         raise ConfigError(f"training.heads={heads} is for one logit; got a label with several classes.")
-    training, row = model.training, model.embedding.weight.new_ones(1, model.layout.input_dim)
-    model.eval()
-    answers, logit = model.head_logits(row), model.logits(row)
-    model.train(training)
+    row = model.embedding.weight.new_ones(1, model.layout.input_dim)
+    with evaluating(model):
+        answers, logit = model.head_logits(row), model.logits(row)
     if not torch.allclose(answers.mean(dim=-1), logit, rtol=1e-3, atol=1e-4):
         raise ConfigError(
             f"The mean of the paths' logits must be the model's; {type(model).__name__} answers a row with "

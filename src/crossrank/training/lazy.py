@@ -132,6 +132,33 @@ class LazyTable:
         return self.state[:, 2 * self.width :]
 
 
+class Reads:
+    """Which rows of some tables forward passes read.
+
+    Args:
+        tables: by their numbers.
+        now: how many steps were made.
+    """
+
+    def __init__(self, tables: Sequence[LazyTable], now: Callable[[], int]) -> None:
+        self.tables, self.now = tables, now
+        self._reads: list[list[Touched]] = [[] for _ in tables]
+
+    def read(self, number: int, rows: Tensor) -> Tensor:
+        """Rows of the table with this number, as they are now: (N,) -> (N, width)."""
+        table = self.tables[number]
+        distinct, places = table.distinct(rows)
+        touched = table.read(distinct, self.now())
+        self._reads[number].append(touched)
+        return touched.weight.index_select(0, places)
+
+    def take(self) -> list[Touched]:
+        """What came back to the rows that were read since the last call; each table has one part, or none."""
+        reads, self._reads = self._reads, [[] for _ in self.tables]
+        trained = [[read for read in of_table if read.weight.grad is not None] for of_table in reads]
+        return [joined(of_table, self.now()) for of_table in trained if of_table]
+
+
 class LazyEmbedding:
     """The tables of an embedding layer, from now on trained by the rows that its forward passes read.
 
@@ -153,23 +180,8 @@ class LazyEmbedding:
             LazyTable(table, rule, state=state.view(len(table), -1), last=last)
             for table, state, last in zip(embedding.tables, states, torch.split(self.last, sizes), strict=True)
         ]
-        self.reads: list[list[Touched]] = [[] for _ in self.tables]
-        self.now = now
-        embedding.read = self.read
-
-    def read(self, number: int, rows: Tensor) -> Tensor:
-        """Rows of the table with this number, as they are now: (N,) -> (N, width)."""
-        table = self.tables[number]
-        distinct, places = table.distinct(rows)
-        touched = table.read(distinct, self.now())
-        self.reads[number].append(touched)
-        return touched.weight.index_select(0, places)
-
-    def take(self) -> list[Touched]:
-        """What came back to the rows that were read since the last call; each table has one part, or none."""
-        reads, self.reads = self.reads, [[] for _ in self.tables]
-        trained = [[read for read in of_table if read.weight.grad is not None] for of_table in reads]
-        return [joined(of_table, self.now()) for of_table in trained if of_table]
+        self.reads = Reads(self.tables, now)
+        embedding.read = self.reads.read
 
 
 def joined(reads: Sequence[Touched], step: int) -> Touched:

@@ -68,7 +68,7 @@ class Optimizer:
         self.adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.clock.mark("backward")
-        touched = [part for embedding in self.lazy.embeddings.values() for part in embedding.take()]
+        touched = [part for embedding in self.lazy.embeddings.values() for part in embedding.reads.take()]
         gradients = [p.grad for p in self.parameters if p.grad is not None], [part.gradient for part in touched]
         if self.settings.clip_norm:
             scale = self.settings.clip_norm / (self.norm(*gradients) + 1e-6)

@@ -18,7 +18,7 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as read_entries
 from torch.distributed.checkpoint.state_dict_saver import save as write_entries
 
 from crossrank.errors import RunError
-from crossrank.files import is_as_written, read_json, signed, write_json
+from crossrank.files import Contents, checksum, is_as_written, read_json, signed, write_json
 from crossrank.folders import CHECKPOINT
 from crossrank.models import Model
 from crossrank.nn import FeatureEmbedding
@@ -64,7 +64,8 @@ def save(engine: DistributedEngine, folder: Path, position: Position, tensors: M
         write_entries(entries, storage_writer=writer)
     with world.together():
         if world.is_first:
-            about = {"state": state.name, "world_size": world.size}
+            sums = {file.name: checksum(file) for file in state.iterdir()}
+            about = {"state": state.name, "state_checksums": sums, "world_size": world.size}
             write_json(place / POSITION, signed(dataclasses.asdict(position) | about))
             for other in place.iterdir():
                 if other.name not in (state.name, POSITION):
@@ -76,14 +77,15 @@ def load(engine: DistributedEngine, folder: Path) -> tuple[Position, list[str], 
 
     The weights and their state are read in place.
     """
-    values, state = _position(folder)
+    with engine.world.together():
+        values, state = _position(folder, verify=engine.world.is_first)
     engine.optimizer.begin()
     best = {f"best.{name}": tensor.clone() for name, tensor in engine.model.state_dict().items()}
     buffers = {f"buffer.{name}": tensor for name, tensor in engine.model.named_buffers()}
     tensors = engine.state() | best | buffers
     packed = {name: tensor.contiguous() for name, tensor in tensors.items()}
     entries, own = _whole(engine, packed), f"random.{engine.world.rank}"
-    known = engine.world.rank < values.pop("world_size")
+    known = engine.world.rank < values["world_size"]
     if known:
         entries[own] = torch.get_rng_state()
     _read(entries, state, alone=False)
@@ -91,7 +93,7 @@ def load(engine: DistributedEngine, folder: Path) -> tuple[Position, list[str], 
         tensor.copy_(packed[name])  # which is the same one mostly
     if known:
         torch.set_rng_state(entries[own])
-    position = Position(**values)
+    position = Position(**{field.name: values[field.name] for field in dataclasses.fields(Position)})
     return position, read_journal(folder)[: position.journal_lines], tensors
 
 
@@ -106,20 +108,27 @@ def read_best(model: Model, folder: Path) -> None:
     flat = {layer.weight.data_ptr() for layer in model.modules() if isinstance(layer, FeatureEmbedding)}
     plain = {name: tensor for name, tensor in model.state_dict().items() if tensor.data_ptr() not in flat}
     tables = {f"{TABLE}{name}": table.detach() for name, table in whole_tables(model).items()}
-    _read({f"best.{name}": tensor for name, tensor in (plain | tables).items()}, _position(folder)[1], alone=True)
+    _read(
+        {f"best.{name}": tensor for name, tensor in (plain | tables).items()},
+        _position(folder, verify=True)[1],
+        alone=True,
+    )
 
 
-def _position(folder: Path) -> tuple[dict[str, int], Path]:
-    values = dict(read_json(folder / CHECKPOINT / POSITION))
+def _position(folder: Path, *, verify: bool) -> tuple[dict[str, Any], Path]:
+    """Where a training stands, and the folder of its state, whose files may be compared with their checksums."""
+    values: dict[str, Any] = read_json(folder / CHECKPOINT / POSITION, dict[str, Any])
     if not is_as_written(values):
         raise RunError(f"{folder} is damaged: {POSITION} is not what was written.", hint=ANEW)
-    values.pop("checksum", None)
     if "world_size" not in values:
         raise RunError(
             f"{folder} must hold a checkpoint of a distributed training; got one of a single process.",
             hint="Resume it without --workers and without training.distributed.",
         )
-    return values, folder / CHECKPOINT / str(values.pop("state"))
+    state = folder / CHECKPOINT / str(values["state"])
+    if verify:
+        Contents(state, values["state_checksums"], RunError, hint=ANEW).verify()
+    return values, state
 
 
 def _read(entries: Mapping[str, Tensor], state: Path, *, alone: bool) -> None:

@@ -19,7 +19,7 @@ from torchrec.distributed.embedding_types import EmbeddingComputeKernel, Shardin
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 
 from crossrank.nn import FeatureEmbedding, Features
-from crossrank.training.lazy import LazyTable, Touched, joined
+from crossrank.training.lazy import LazyTable, Reads
 from crossrank.training.rule import UpdateRule
 
 SHARDED = (ShardingType.TABLE_WISE, ShardingType.ROW_WISE, ShardingType.COLUMN_WISE)
@@ -128,12 +128,11 @@ class RowLookup(nn.Module):
         self.tables: list[LazyTable] = []
         self.groups: list[list[int]] = []  # the numbers of the shards of each LazyTable, or of each parameter
         self.weights = nn.ParameterList()
-        self.reads: list[list[Touched]] = []
-        self.now: Callable[[], int] = lambda: 0
+        self.reads = Reads((), lambda: 0)
 
     def fill(self, initial: Mapping[str, Tensor], rule: UpdateRule, now: Callable[[], int], device: Any) -> None:
         """Take the shards' rows out of whole tables."""
-        self.now, self.dtype = now, next(iter(initial.values())).dtype
+        self.dtype = next(iter(initial.values())).dtype
 
         def part(shard: Shard) -> Tensor:
             return initial[shard.name][shard.rows, shard.columns].detach().to(device, copy=True)
@@ -150,7 +149,7 @@ class RowLookup(nn.Module):
             weight = torch.cat([part(self.shards[i]) for i in group])
             self.groups.append(group)
             self.tables.append(RowTable(weight, rule))
-        self.reads = [[] for _ in self.tables]
+        self.reads = Reads(self.tables, now)
 
     def forward(self, features: KeyedJaggedTensor) -> Tensor:
         count, stride = len(self.shards), features.stride()
@@ -169,19 +168,9 @@ class RowLookup(nn.Module):
         if self.replicated:
             weight: Tensor = self.weights[number]
             return weight.index_select(0, rows)
-        table = self.tables[number]
         if not torch.is_grad_enabled():
-            return table.weight.index_select(0, rows)
-        distinct, places = table.distinct(rows)
-        touched = table.read(distinct, self.now())
-        self.reads[number].append(touched)
-        return touched.weight.index_select(0, places)
-
-    def take(self) -> list[Touched]:
-        """What came back to the rows that were read since the last call."""
-        reads, self.reads = self.reads, [[] for _ in self.tables]
-        trained = [[read for read in of_table if read.weight.grad is not None] for of_table in reads]
-        return [joined(of_table, self.now()) for of_table in trained if of_table]
+            return self.tables[number].weight.index_select(0, rows)
+        return self.reads.read(number, rows)
 
 
 class RowTable(LazyTable):
