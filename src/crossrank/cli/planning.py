@@ -189,17 +189,16 @@ def _workload(
 def _show(made: Plan) -> None:
     from crossrank.experiments.planning.plan import placements
 
+    def tell(text: str) -> None:
+        out.print(text, highlight=False, soft_wrap=True)
+
     work, cluster = made.workload, made.cluster
-    out.print(
-        f"{work.config.model.name}: {sum(table.rows for table in work.tables):,} embedding rows with {made.weights:,} "
-        f"weights, {work.dense:,} other weights, {work.flops:,} FLOPs a row forward",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    rows = sum(table.rows for table in work.tables)
+    tell(
+        f"{work.config.model.name}: {rows:,} embedding rows with {made.weights:,} weights, {work.dense:,} other weights"
+    )
     link = f", {cluster.link.about} (documented)" if cluster.link and cluster.machines > 1 else ""
-    out.print(
-        f"{cluster.num_devices} devices in {cluster.machines} machines, each {cluster.device.about}{link}",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    tell(f"{cluster.machines} x {cluster.per_machine} devices, each {cluster.device.about}{link}")
     memory = table_of("memory of the fullest device", "GB", title="")
     for part, size in dataclasses.asdict(made.memory).items():
         memory.add_row(ABOUT[part], f"{size / 1e9:,.3f}")
@@ -221,17 +220,11 @@ def _show(made: Plan) -> None:
     steps.add_row("together", f"{1e3 * made.step.total:,.3f}", "")
     out.print(steps)
     cost = "" if made.cost is None else f", cost {made.cost:,.2f}"
-    out.print(
-        f"{made.rows_per_second:,.0f} rows/s; an epoch of {work.rows:,} rows ({made.dataset_bytes / 1e9:,.1f} GB) takes "
-        f"{_spoken(made.epoch_seconds)}{cost}",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    size, took = f"{work.rows:,} rows ({made.dataset_bytes / 1e9:,.1f} GB)", _spoken(made.epoch_seconds)
+    tell(f"{made.rows_per_second:,.0f} rows/s; an epoch of {size} takes {took}{cost}")
     if cluster.num_devices > 1:
-        out.print(
-            f"before it: {_spoken(made.setup_seconds)} to draw the first weights, and {made.machine_disk / 1e9:,.1f} "
-            "GB in TMPDIR of each machine",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        before, disk = _spoken(made.setup_seconds), f"{made.machine_disk / 1e9:,.1f} GB"
+        tell(f"before it: {before} to draw the first weights, and {disk} in TMPDIR of each machine")
 
 
 ABOUT = {

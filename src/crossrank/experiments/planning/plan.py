@@ -160,8 +160,13 @@ def placements(parts: Sequence[Part]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def make_plan(workload: Workload, cluster: Cluster) -> Plan:
+def make_plan(workload: Workload, cluster: Cluster, parts: Sequence[Part] | None = None) -> Plan:
     """Place the tables, and add up what each device holds and does.
+
+    Args:
+        workload: what is trained.
+        cluster: on which devices.
+        parts: of the tables; left out, those of :func:`~crossrank.experiments.planning.placing.place`.
 
     Raises:
         ConfigError: for a batch that the devices cannot share, or tables that no placement fits into their memory.
@@ -172,7 +177,7 @@ def make_plan(workload: Workload, cluster: Cluster) -> Plan:
             f"training.batch_size must be a multiple of the number of devices, {count}; got {batch_size:,}.",
             hint=f"Give --set training.batch_size={-(-batch_size // count) * count}",
         )
-    parts = place(workload, cluster, batch_size)
+    parts = place(workload, cluster, batch_size) if parts is None else parts
     step = _Step(workload, cluster, batch_size, parts)
     return Plan(workload, cluster, batch_size, parts, step.memory(), step.time())
 

@@ -106,8 +106,8 @@ DEVICES = {
     # float32 operations; at 3.2 GHz 102 GFLOP/s, twice that in bfloat16. The rest as `plan --calibrate` measured it.
     "cpu": Device(
         about="a core of an AMD EPYC (Zen 4); products documented, the rest measured on two such cores",
-        kind="cpu", memory=24e9, float32=102e9, bfloat16=204e9, stream=9e9, row_stream=9e9, all_reduce=1e9,
-        all_to_all=1e9, latency=0.6e-3, alone=2e-3, together=TOGETHER, cores=2,
+        kind="cpu", memory=24e9, float32=102e9, bfloat16=204e9, stream=11.7e9, row_stream=12e9, all_reduce=1.5e9,
+        all_to_all=1.4e9, latency=0.7e-3, alone=4.3e-3, together=TOGETHER, cores=2,
     ),
 }  # fmt: skip
 

@@ -37,6 +37,7 @@ from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import Config, TrainingSettings
 
 FLOAT = 4  # bytes
+SOME_ROWS = 64  # to count with; of single rows torch reads and writes less
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Table:
     feature: str
     rows: int
     width: int
-    counts: NDArray[np.int64] | None = dataclasses.field(default=None, compare=False, repr=False)
+    counts: NDArray[Any] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def distinct(self, lookups: float) -> float:
         """How many different rows so many lookups are expected to read.
@@ -98,11 +99,14 @@ class Workload:
             raise ConfigError("A model must have features; got none.", hint="Give --features, --numbers or a dataset.")
         try:
             model = build_shapes(config.model, features)
-        except RuntimeError as error:  # torch cannot count that far
-            raise ConfigError(f"A model's sizes must be numbers that torch can count; got: {error}.") from None
+        except (RuntimeError, TypeError):
+            most = max(feature.vocab_size for feature in features)
+            raise ConfigError(
+                f"A model's sizes must be numbers that torch can count; got up to {most:,} values."
+            ) from None
         tables = tuple(_tables(model, counts or {}))
         weights = sum(table.rows * table.width for table in tables)
-        one, two = _passes(model, 1), _passes(model, 2)
+        some, twice = _passes(model, SOME_ROWS), _passes(model, 2 * SOME_ROWS)
         return cls(
             config=config,
             rows=rows,
@@ -110,8 +114,8 @@ class Workload:
             tables=tables,
             dense=sum(parameter.numel() for parameter in model.parameters()) - weights,
             flops=model_cost(config.model, features).flops,
-            activations=two[0] - one[0],
-            kept=two[1] - one[1],
+            activations=(twice[0] - some[0]) // SOME_ROWS,
+            kept=(twice[1] - some[1]) // SOME_ROWS,
         )
 
 
@@ -177,10 +181,9 @@ def row_traffic(width: int, average_decay: float) -> tuple[float, float]:
 
     It is counted on :class:`~crossrank.training.lazy.LazyTable`, which is what is trained.
     """
-    few = 64
 
     def moved(lookups: int, distinct: int) -> int:
-        table = LazyTable(torch.zeros(2 * few, width), UpdateRule(TrainingSettings(average_decay=average_decay)))
+        table = LazyTable(torch.zeros(2 * SOME_ROWS, width), UpdateRule(TrainingSettings(average_decay=average_decay)))
         reads = Reads([table], lambda: 1)
 
         def step() -> None:
@@ -190,8 +193,9 @@ def row_traffic(width: int, average_decay: float) -> tuple[float, float]:
 
         return traffic_of(step).total
 
-    base = moved(2 * few, few)
-    return (moved(4 * few, few) - base) / (2 * few), (moved(2 * few, 2 * few) - base) / few
+    some, twice = SOME_ROWS, 2 * SOME_ROWS
+    base = moved(twice, some)
+    return (moved(2 * twice, some) - base) / twice, (moved(twice, twice) - base) / some
 
 
 def row_bytes(width: float, average_decay: float, kind: str) -> float:
