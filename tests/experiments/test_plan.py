@@ -38,6 +38,7 @@ from crossrank.models import build_model
 from crossrank.nn import Features
 from crossrank.schema import Feature
 from crossrank.training import Config
+from crossrank.training.device import processor_has_bfloat16
 from crossrank.training.lazy import LazyTable, Reads
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
@@ -218,16 +219,33 @@ def test_without_torchrec_each_device_gets_an_equal_share_and_the_plan_says_so()
     assert sizes == pytest.approx([sizes[0] / count for count in (1, 2, 4, 8)])
 
 
-@pytest.mark.parametrize(("batch_size", "milliseconds"), [(512, 0.195), (4096, 0.448), (65536, 4.32)])
-def test_one_h200_is_planned_as_it_was_measured(batch_size, milliseconds):
-    categories = truth().categories  # which the benchmark's rows were drawn from
+def criteo(batch_size, **model):
+    """The model of a benchmark, on the values that its rows were drawn from."""
+    categories = truth().categories
     features = [Feature(one.name, "categorical", len(one.shares)) for one in categories]
     features += [Feature(f"I{i}", "numeric") for i in range(13)]
-    model = {"embedding": {"dim": 39}, "cross": {"num_layers": 2}, "deep": {"sizes": [768, 768]}}
     config = Config.parse({"model": model, "training": {"batch_size": batch_size}})
-    work = Workload.of(config, features, rows=10**7, counts={one.name: one.shares for one in categories})
-    planned = make_plan(work, Cluster(device=DEVICES["h200"]))
+    return Workload.of(config, features, rows=10**7, counts={one.name: one.shares for one in categories})
+
+
+LARGE = {"embedding": {"dim": 39}, "cross": {"num_layers": 2}, "deep": {"sizes": [768, 768]}}
+SMALL = {"embedding": {"dim": 10}, "cross": {"num_layers": 3}, "deep": {"sizes": [500, 500, 500]}}
+
+
+@pytest.mark.parametrize(("batch_size", "milliseconds"), [(512, 0.195), (4096, 0.448), (65536, 4.32)])
+def test_one_h200_is_planned_as_it_was_measured(batch_size, milliseconds):
+    planned = make_plan(criteo(batch_size, **LARGE), Cluster(device=DEVICES["h200"]))
     assert 1e3 * planned.step.total == pytest.approx(milliseconds, rel=0.1)
+
+
+@pytest.mark.skipif(not processor_has_bfloat16(), reason="the measured processor multiplies bfloat16")
+@pytest.mark.parametrize(
+    ("model", "batch_size", "rows"),
+    [(LARGE, 512, 11606), (LARGE, 4096, 12944), (SMALL, 512, 37247), (SMALL, 4096, 51094)],
+)
+def test_two_cores_are_planned_as_they_were_measured(model, batch_size, rows):
+    planned = make_plan(criteo(batch_size, **model), Cluster(device=DEVICES["cpu"], cores=2))
+    assert planned.rows_per_second == pytest.approx(rows, rel=0.25)
 
 
 def test_a_billion_rows_are_planned_in_seconds_and_without_memory():

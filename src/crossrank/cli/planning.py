@@ -198,7 +198,7 @@ def _show(made: Plan) -> None:
         f"{work.config.model.name}: {rows:,} embedding rows with {made.weights:,} weights, {work.dense:,} other weights"
     )
     link = f", {cluster.link.about} (documented)" if cluster.link and cluster.machines > 1 else ""
-    tell(f"{cluster.machines} x {cluster.per_machine} devices, each {cluster.device.about}{link}")
+    tell(f"machines: {cluster.machines}, devices in each: {cluster.per_machine}; {cluster.device.about}{link}")
     memory = table_of("memory of the fullest device", "GB", title="")
     for part, size in dataclasses.asdict(made.memory).items():
         memory.add_row(ABOUT[part], f"{size / 1e9:,.3f}")

@@ -56,6 +56,8 @@ def draw_plans(plans: Sequence[Plan], path: Path) -> None:
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
         axes.set_xlabel(f"devices, {plans[0].batch_size:,} rows a step")
         axes.set_ylabel("ms a step, planned")
+        axes.set_title(plans[0].cluster.device.about.partition(";")[0])
+        axes.set_axisbelow(True)
         axes.grid(axis="y", alpha=0.3)
         axes.legend()
 

@@ -103,11 +103,12 @@ DEVICES = {
         memory=80e9, bfloat16=312e12, float32=19.5e12, stream=2.039e12, nvlink=600e9,
     ),
     # Software Optimization Guide for the AMD Zen4 Microarchitecture (57647): two FMA of 256 bits a cycle, so 32
-    # float32 operations; at 3.2 GHz 102 GFLOP/s, twice that in bfloat16. The rest as `plan --calibrate` measured it.
+    # float32 operations; at 3.2 GHz 102 GFLOP/s, twice that in bfloat16. What a step takes besides, alone: what
+    # docs/benchmarks.md ("Training on two cores") leaves of 14 ms. The rest: `plan --calibrate`, beside other programs.
     "cpu": Device(
         about="a core of an AMD EPYC (Zen 4); products documented, the rest measured on two such cores",
         kind="cpu", memory=24e9, float32=102e9, bfloat16=204e9, stream=11.7e9, row_stream=12e9, all_reduce=1.5e9,
-        all_to_all=1.4e9, latency=0.7e-3, alone=4.3e-3, together=TOGETHER, cores=2,
+        all_to_all=1.4e9, latency=0.7e-3, alone=1.5e-3, together=TOGETHER, cores=2,
     ),
 }  # fmt: skip
 
