@@ -74,6 +74,7 @@ def blocks(page: str) -> list[Block]:
 
 
 PAGES = [page for page in pages() if blocks(page)]
+TORCHREC = [page for page in PAGES if any(block.mark == "torchrec" for block in blocks(page))]
 REAL = [page for page in PAGES if any(block.mark == "real data" for block in blocks(page))]
 
 
@@ -105,8 +106,8 @@ def test_a_page_does_what_it_says_of_public_sets(page, real_data, tmp_path) -> N
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="run by `make test-distributed`")
-def test_a_page_does_what_it_says_of_several_processes(tmp_path) -> None:
-    page = "docs/guides/many-machines.md"
+@pytest.mark.parametrize("page", TORCHREC)
+def test_a_page_does_what_it_says_of_several_processes(page, tmp_path) -> None:
     run(page, [block for block in blocks(page) if block.mark == "torchrec"], tmp_path)
 
 
