@@ -232,7 +232,7 @@ def crossed(clicks, tmp_path_factory):
     ]
     crosses = [
         Cross(of=("user", "category"), min_count=1),
-        Cross(of=("category", "device", "price"), min_count=1, width=3),
+        Cross(of=("category", "device", "price"), min_count=1),
         Cross(of=("item", "category")),
         Cross(of=("item", "country"), ids=False),
         Cross(of=("user", "item"), statistics=False, min_count=1),
