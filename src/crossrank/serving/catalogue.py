@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from crossrank.data.encoder import check_columns
 from crossrank.data.rows import SCORING_ROWS, EncodedRows, concatenate_encoded
 from crossrank.errors import DataError, did_you_mean
 from crossrank.serving.pairing import Known, KnownItems, Pairing
+from crossrank.serving.pruning import Pruning
 
 Precision = Literal["float32", "bfloat16"]
 NAME = "the catalogue"
@@ -92,6 +94,11 @@ class Catalogue:
             unknown = next(id_ for id_ in ids if not _known(id_, self.place_of))
             near = did_you_mean(str(unknown), map(str, self.ids)) if len(self) < 10_000 else ""
             raise DataError(f"A candidate must be an item of the catalogue; got {unknown!r}.", hint=near) from None
+
+    @cached_property
+    def pruning(self) -> Pruning | None:
+        """What tells the items that may be the best; None where all are scored."""
+        return Pruning.of(self.pairing, self.known)
 
     def take(self, places: NDArray[np.int64]) -> Known:
         return self.known.take(places)

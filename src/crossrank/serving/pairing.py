@@ -159,7 +159,11 @@ class Pairing:
     def logits(self, contexts: EncodedRows, known: Known) -> Tensor:
         """The logits of B contexts with N items, in units of the label: (B, N)."""
         raw = self._taken_apart(contexts, known) if isinstance(known, KnownItems) else self._row_by_row(contexts, known)
-        return self.model.in_units(raw).clamp_(self.model.label_low, self.model.label_high)
+        return self.bounded(raw)
+
+    def bounded(self, raw: Tensor) -> Tensor:
+        """What networks make in units of the label, within its bounds."""
+        return self.model.in_units(raw).clamp(self.model.label_low, self.model.label_high)
 
     def contexts(self, contexts: EncodedRows) -> list[Tensor]:
         """The contexts' half of x0, (B, C), of each member of the model."""

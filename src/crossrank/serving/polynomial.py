@@ -211,14 +211,15 @@ class Polynomial:
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         of_v, of_known = torch.tensor_split(request.phi, [v.shape[-1]], dim=1)
-        return dots_of_each(v, of_v) + dots_of_each(known, of_known) + self.rest(request, v, known)
+        flat = dots_of_each(v, of_v) + dots_of_each(known, of_known) + request.constant[:, None]
+        return flat + self.cubic(request.middle, v, known)
 
-    def rest(self, request: _Request | Parts, v: Tensor, known: Tensor) -> Tensor:
-        """What is no product of φ with the item's row: a(c) + tᵀ M(c) s, (B, N)."""
-        if request.middle is None:
-            return request.constant[:, None]
+    def cubic(self, middle: Tensor | None, v: Tensor, known: Tensor) -> Tensor:
+        """tᵀ M(c) s, what is no product of a vector of the request with the item's row: (B, N)."""
+        if middle is None:
+            return v.new_zeros(())
         s, t = self.s_and_t(v, known)
-        return bilinear(t, request.middle, s) + request.constant[:, None]
+        return bilinear(t, middle, s)
 
     def s_and_t(self, v: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
         start = 0 if self.to_s is None else len(self.to_s)
@@ -276,4 +277,4 @@ class Unexpanded(Polynomial):
             self.head[item] * self.second.bias[item], q + request.p[:, None], h + request.g[:, None]
         )
         crossed = dots(v, products) + dots_of_each(s, request.of_s) + dots_of_each(t, request.of_t)
-        return crossed + self.rest(request, v, known)
+        return crossed + self.cubic(request.middle, v, known) + request.constant[:, None]

@@ -173,13 +173,17 @@ class Ranker:
             ids = self.loaded.ids if given is None else given
             known = self.loaded.known if given is None else self.loaded.take(self.loaded.places(given))
         allowed = self._allowed(ids, exclude, mask)
-        rankings, at_once = [], pairing.requests_at_once(len(ids))
+        promising = None
+        if len(contexts) == 1 and given is None and self.loaded.pruning:
+            promising = self.loaded.pruning.promising(requests, k, allowed)
+            known, allowed = self.loaded.take(promising), None
+        rankings, at_once = [], pairing.requests_at_once(len(known))
         for start in range(0, len(contexts), at_once):
             for logits in pairing.logits(requests.slice(start, start + at_once), known):
                 order = _best(logits, k, allowed)
-                best = logits[order]
+                best, places = logits[order], order if promising is None else promising[order]
                 scores = answers_of(best, self.run.schema.label.kind).numpy()
-                rankings.append(Ranking([ids[place] for place in order.tolist()], order, scores, best.numpy()))
+                rankings.append(Ranking([ids[place] for place in places.tolist()], places, scores, best.numpy()))
         if explain:
             for number, (context, ranking) in enumerate(zip(contexts, rankings, strict=True)):
                 chosen = [rows[i] for i in ranking.positions] if rows else [self.loaded.row(id_) for id_ in ranking.ids]

@@ -96,7 +96,7 @@ class Split:
             return _Shared(constant, states)
         of_v, of_known = zip(*(state.phi.tensor_split([self.widths[0]], dim=1) for state in states), strict=True)
         phi = torch.cat([torch.stack(of_v).sum(dim=0), *of_known, c.new_ones(len(c), self._linear)], dim=1)
-        return _Shared(constant, states, phi)
+        return _Shared(constant + torch.stack([state.constant for state in states], dim=1).sum(1, True), states, phi)
 
     def logits(self, request: _Shared, items: Tensor, crossed: Tensor | None = None) -> Tensor:
         """B requests, the rows of items, (N, Σ widths), and z where there is any, (B, N, Z) -> (B, N)"""
@@ -104,15 +104,25 @@ class Split:
         if crossed is not None:
             known = known + crossed @ self.of_crossed
             v = torch.cat([v.expand(len(crossed), -1, -1), crossed], dim=2)
-        logits = request.constant + (linear[..., 0] if self._linear else 0)
-        if request.phi is not None:
-            logits = request.constant + dots_of_each(items[None], request.phi)
         parts = torch.split(known, self.widths[1:-1], dim=2)
+        if request.phi is not None:
+            each = zip(self.inner_products, request.states, parts, strict=True)
+            return self.flat(request, items) + sum(term.cubic(state.middle, v, part) for term, state, part in each)
+        logits = request.constant + (linear[..., 0] if self._linear else 0)
         for term, state, part in zip(self.terms, request.states, parts, strict=True):
-            logits = logits + (term.rest if isinstance(term, Polynomial) and request.phi is not None else term.logits)(
-                state, v, part
-            )
+            logits = logits + term.logits(state, v, part)
         return logits
+
+    def flat(self, request: _Shared, items: Tensor) -> Tensor:
+        """Where all terms are inner products, the logits less each tᵀ M(c) s: (N, Σ widths) -> (B, N)."""
+        assert request.phi is not None
+        return request.constant + dots_of_each(items[None], request.phi)
+
+    def reach(self, items: Tensor) -> Tensor:
+        """‖s‖ ‖t‖ of each of these terms; |tᵀ M(c) s| is at most ‖M(c)‖ times that: (N, Σ widths) -> (N, terms)."""
+        v, *parts, _ = torch.split(items, self.widths, dim=1)
+        each = [term.s_and_t(v, part) for term, part in zip(self.inner_products, parts, strict=True)]
+        return torch.stack([s.norm(dim=1) * t.norm(dim=1) for s, t in each], dim=1)
 
     @property
     def by_numpy(self) -> bool:
