@@ -194,7 +194,8 @@ class Polynomial:
         cg = c * g
         middle = None
         if self.has_middle:
-            middle = (self.b_context * c[:, :, None]).mT @ self.a_context  # (B, T, S)
+            scaled = self.b_context * c[:, :, None]  # (B, C, T)
+            middle = torch.bmm(scaled.mT, self.a_context.expand(len(c), -1, -1))  # (B, T, S)
         constant, of_s, of_t = (cg * p).sum(dim=1) + c @ self.bias, cg @ self.a_context, (c * p) @ self.b_context
         return Parts(constant, p_item, g_item, projected, pulled, of_s, of_t, middle)
 
