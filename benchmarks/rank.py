@@ -3,6 +3,7 @@
     python benchmarks/rank.py                      the paper's Criteo shape, 500 of 100,000 items, one thread
     python benchmarks/rank.py --threads 2
     python benchmarks/rank.py --retrieval          the top 20 of a million items, two layers of rank 32
+    python benchmarks/rank.py --many               64 requests at a time, against one after the other
 
 26 features of width 39 and 13 numbers (D = 1027), two full cross layers, deep 768-768, random weights; an item is three
 features (117 of the 1027). Ours is the whole of ``Ranker.rank``: a context as a dictionary and 500 ids in, the best 20
@@ -54,6 +55,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 TURN = 10
 REQUESTS = 23
+MANY = 64
 
 
 def rows(count: int, names: list[str], seed: int) -> dict[str, Any]:
@@ -172,6 +174,31 @@ def retrieval(args: argparse.Namespace) -> None:
         )
 
 
+def many(args: argparse.Namespace) -> None:
+    """Requests stacked by ``rank_many``, and the same ones in a loop."""
+    fitted = encoder()
+    catalogue = pl.DataFrame({"id": np.arange(args.items), **rows(args.items, ITEM, 1)})
+    contexts = pl.DataFrame(rows(MANY, [*CATEGORIES[:-3], *NUMBERS], 2)).to_dicts()
+    print(f"{MANY} requests; pairs/s by the median (least) of {args.repeats}")
+    print("| model | candidates | threads | one after the other | stacked | ratio |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    low_rank = {"structure": "cross-only", "cross": {**FULL, "layer": "low_rank", "rank": 32}}
+    models = {"cross-only": MODELS["cross-only"][0], "cross-only, rank 32": low_rank, "parallel": MODELS["parallel"][0]}
+    for (named, settings), count in itertools.product(models.items(), (20, args.candidates, args.items)):
+        if count == args.items and named != "cross-only, rank 32":
+            continue  # takes minutes
+        run = made(fitted, {"cross": FULL, "deep": {"sizes": [768, 768]}, **settings})
+        ranker, some = Ranker(run).load(catalogue, id="id"), list(range(count)) if count < args.items else None
+        calls = [
+            partial(lambda ranker, some: [ranker.rank(context, some) for context in contexts], ranker, some),
+            partial(ranker.rank_many, contexts, some),
+        ]
+        (alone, least), (stacked, my_least) = timed(calls, args.repeats)
+        speeds = [f"{1e3 * MANY * count / one:,.0f}" for one in (alone, least, stacked, my_least)]
+        cells = [named, f"{count:,}", args.threads, f"{speeds[0]} ({speeds[1]})", f"{speeds[2]} ({speeds[3]})"]
+        print(f"| {' | '.join(map(str, cells))} | {alone / stacked:.1f} ({least / my_least:.1f}) |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=100_000)
@@ -181,9 +208,10 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, metavar="MODEL", help="all where left out")
     parser.add_argument("--precisions", nargs="+", default=["float32"], help="of the items' rows, for --retrieval")
     parser.add_argument("--retrieval", action="store_true")
+    parser.add_argument("--many", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    (retrieval if args.retrieval else candidates)(args)
+    (retrieval if args.retrieval else many if args.many else candidates)(args)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from itertools import pairwise
 
@@ -18,6 +19,7 @@ from crossrank.models import MODELS, Model, register_model
 from crossrank.nn import Bag, FeatureEmbedding, Features
 from crossrank.nn.embedding import _scattered_mean
 from crossrank.schema import Categorical, Label, Numeric
+from crossrank.serving import compiled
 from crossrank.serving import export as exporting
 from crossrank.serving.bundle import Bundle
 from crossrank.serving.export import export
@@ -256,3 +258,39 @@ def test_drawn_rows_can_be_encoded_and_cover_unseen_and_missing_values(make_run)
     assert isinstance(encoded, EncodedRows) and {0, 1, 2} <= set(encoded.categorical[:, 0].tolist())
     assert any(row["age"] is None for row in rows) and all(isinstance(row["tags"], list) for row in rows)
     assert Bag(*encoded.bags[0]).offsets[-1] > 500
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_compiled_bundle_answers_as_its_run_on_this_processor_alone(make_run, tmp_path, monkeypatch) -> None:
+    run = make_run()
+    path = export(run, tmp_path / "bundle", format="pt2").path
+    assert {"model.pt2", "manifest.json", "rows.json"} <= {one.name for one in path.iterdir()}
+    assert not (path / "model.onnx").exists()
+    scorer, frame = Scorer.open(path), table(3000, seed=5)
+    np.testing.assert_allclose(scorer.score(frame), run.predict(frame), atol=1e-6)
+    for count in (0, 1, 2, 7):
+        rows = frame.head(count).to_dicts()
+        np.testing.assert_allclose(scorer.score(rows), run.predict(rows), atol=1e-6)
+    np.testing.assert_allclose(scorer.score(STRANGE), run.predict(STRANGE), atol=1e-6)
+    monkeypatch.setattr(compiled, "processor", lambda: "another")
+    with pytest.raises(BundleError, match=r"on a processor like the one it was compiled on.* --format onnx"):
+        Scorer.open(path)
+
+
+def test_without_a_compiler_a_compiled_export_says_what_to_install(make_run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BundleError, match=r"needs a C\+\+ compiler; got no 'no-such-compiler'.* Install g\+\+"):
+        export(make_run(), tmp_path / "bundle", format="pt2")
+    assert not (tmp_path / "bundle").exists()
+
+
+@needs_compiler
+def test_a_model_that_cannot_be_compiled_is_told_in_a_line(make_run, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(torch.export, "export", lambda *given, **more: 1 / 0)
+    with pytest.raises(BundleError, match=r"must be one that torch can compile; got: division by zero"):
+        export(make_run(), tmp_path / "bundle", format="pt2")
+    assert not (tmp_path / "bundle").exists()

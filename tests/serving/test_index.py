@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from untrained import ITEM, Untrained
 
 from crossrank.errors import ConfigError, RunError
+from crossrank.serving import pruning
 from crossrank.serving.ranker import Ranker
 
 LAYERS = [{"num_layers": 1}, {"num_layers": 2}, {"num_layers": 2, "layer": "low_rank", "rank": 2}]
@@ -29,6 +31,46 @@ def test_an_exact_index_is_the_ranking_of_the_whole_catalogue(dataset, items, co
     index = ranker.index("exact")
     assert index.recall == 1
     assert index.search(contexts[0], k=7).ids == ranker.rank(contexts[0], k=7).ids
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("options", [{}, {"double": False}, {"ensemble": 2}, {"cross": LAYERS[0]}], ids=str)
+def test_items_that_cannot_be_among_the_best_are_not_scored(
+    dataset, items, contexts, options, scale, monkeypatch
+) -> None:
+    run = Untrained(dataset.encoder, **{"structure": "cross-only", "cross": LAYERS[2], **options})
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.normal_(std=0.4 * scale)
+    mask = np.arange(len(items)) % 3 > 0
+    filters = [{}, {"exclude": items["sku"].to_list()[::2]}, {"mask": mask}, {"mask": mask, "exclude": [1, 2, 4]}]
+    filters += [{"mask": np.arange(len(items)) < 5}, {"mask": np.zeros(len(items), bool)}]
+    everything = Ranker(run).load(items, id="sku")
+    monkeypatch.setattr(pruning, "FEWEST", 0)
+    monkeypatch.setattr(pruning, "SOME", 10)
+    ranker, scored = Ranker(run).load(items, id="sku"), []
+    take = ranker.loaded.take
+    monkeypatch.setattr(ranker.loaded, "take", lambda places: scored.append(len(places)) or take(places))
+    for context in contexts[:3]:
+        for one in filters:
+            for k in (3, 50, len(items)):
+                expected, found = everything.rank(context, k=k, **one), ranker.rank(context, k=k, **one)
+                assert found.ids == expected.ids
+                np.testing.assert_array_equal(found.positions, expected.positions)
+                np.testing.assert_allclose(found.logits, expected.logits, rtol=1e-5, atol=1e-5)
+    assert ("cross" in options) is not bool(scored)  # one layer has no M
+    assert not scored or min(scored[::3]) < len(items) / 2 or scale > 1
+
+
+def test_of_a_label_with_bounds_all_that_reach_them_are_equal(dataset, items, contexts, monkeypatch) -> None:
+    run = Untrained(dataset.encoder, structure="cross-only", cross=LAYERS[2])
+    with torch.no_grad():
+        run.model.label_high.fill_(-0.02)
+    expected = Ranker(run).load(items, id="sku").rank(contexts[0], k=9)
+    monkeypatch.setattr(pruning, "FEWEST", 0)
+    found = Ranker(run).load(items, id="sku").rank(contexts[0], k=9)
+    assert found.ids == expected.ids
+    np.testing.assert_allclose(found.logits, -0.02)
 
 
 @pytest.mark.parametrize("cross", LAYERS, ids=str)

@@ -223,16 +223,92 @@ def test_dates_pieces_values_and_crosses_of_one_side_are_split(wide, structure) 
         np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], atol=1e-6)
 
 
-def test_a_cross_of_both_sides_is_scored_plainly_and_says_so(clicks, items, context, tmp_path) -> None:
-    from crossrank.data.generators.demo import schema
+@pytest.fixture(scope="module")
+def crossed(clicks, tmp_path_factory):
+    """Crosses of both sides, of one side, of a number by its value, of three columns."""
+    columns = [
+        dataclasses.replace(one, encoding="scalar+values") if one.kind == "numeric" else one
+        for one in demo_schema().features
+    ]
+    crosses = [
+        Cross(of=("user", "category"), min_count=1),
+        Cross(of=("category", "device", "price"), min_count=1),
+        Cross(of=("item", "category")),
+        Cross(of=("item", "country"), ids=False),
+        Cross(of=("user", "item"), statistics=False, min_count=1),
+        Cross(of=("user", "hour"), ids=False),
+    ]
+    whole = Schema([*columns, *crosses], demo_schema().label)
+    return prepare(clicks, whole, tmp_path_factory.mktemp("crossed") / "dataset")
 
-    whole = schema().with_crosses([Cross(of=("user", "category"), min_count=1), Cross(of=("item", "category"))])
-    dataset = prepare(clicks, whole, tmp_path / "dataset")
-    run = Untrained(dataset.encoder)
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"structure": "stacked"},
+        {"structure": "parallel", "ensemble": 2},
+        *({"structure": "cross-only", "cross": {"num_layers": layers}} for layers in (1, 2, 3)),
+        {"name": "cross-net", "cross": {"layer": "low_rank", "rank": 3}},
+        {"structure": "parallel", "cross": {"layer": "mixture", "rank": 2, "num_experts": 2}},
+        {
+            "structure": "stacked",
+            "cross": {"context": ["user", "country", "language", "device", "hour", "user x hour (statistics)"]},
+        },
+    ],
+    ids=str,
+)
+def test_crosses_of_both_sides_are_looked_up_for_each_candidate(crossed, clicks, items, context, settings) -> None:
+    run = Untrained(crossed.encoder, **settings)
     ranker = Ranker(run).load(items, id="item")
-    assert ranker.how == "plain: 'user x category' cross the context with the item"
+    assert ranker.how == "split"
+    contexts = [context, dict.fromkeys(context), {**context, "user": "nobody"}]
+    contexts += clicks.select(*context).head(8).to_dicts()
+    for one, found in zip(contexts, ranker.rank_many(contexts, k=len(items)), strict=True):
+        plain = expected(run, one, items)
+        np.testing.assert_allclose(found.logits, plain[found.positions], rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(found.positions, np.argsort(-plain, kind="stable"))
+        few = ranker.rank(one, found.ids[7:3:-1])  # so few are searched for
+        assert few.ids == found.ids[4:8]
+        np.testing.assert_allclose(few.logits, found.logits[4:8], atol=1e-9)
+    rows = items.head(20).to_dicts()
+    np.testing.assert_allclose(
+        Ranker(run).rank(context, rows, k=5).logits,
+        np.sort(expected(run, context, items.head(20)))[::-1][:5],
+        atol=1e-6,
+    )
+
+
+def test_crosses_of_both_sides_rank_in_float32_as_predict_does(crossed, items, context) -> None:
+    run = Untrained(crossed.encoder, structure="parallel", double=False)
+    ranker = Ranker(run).load(items, id="item")
+    found, predicted = ranker.rank(context, k=50), run.predict(full_rows(context, items))
+    np.testing.assert_allclose(found.scores, predicted[found.positions], atol=1e-6)
+    assert ranker.bytes_per_item == ranker.loaded.known.rows.shape[1] * 4 + 4 * 4  # a number for each of four crosses
+
+
+def test_products_of_fields_with_a_cross_of_both_sides_are_scored_plainly_and_say_so(crossed, items, context) -> None:
+    run = Untrained(crossed.encoder, name="pnn")
+    ranker = Ranker(run).load(items, id="item")
+    assert ranker.how.startswith("plain: 'user x category',")
+    assert ranker.how.endswith("cross the context with the item, and PNN multiplies them again")
     found = ranker.rank(context, k=len(items))
     np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dcn-v2", "cross-net", "cross-net-mix", "dnn", "deepfm", "pnn", "autoint"])
+def test_requests_that_are_stacked_are_ranked_as_each_alone(dataset, clicks, items, context, name) -> None:
+    ranker = Ranker(Untrained(dataset.encoder, name=name)).load(items, id="item")
+    contexts = clicks.select(*context).head(40).to_dicts()
+    options = {"k": 30, "exclude": items["item"].to_list()[:3]}
+    for candidates in (None, items["item"].to_list()[5:60]):
+        for one, found in zip(contexts, ranker.rank_many(contexts, candidates, **options), strict=True):
+            alone = ranker.rank(one, candidates, **options)
+            assert found.ids == alone.ids
+            np.testing.assert_allclose(found.logits, alone.logits, rtol=1e-12, atol=1e-12)
+    assert ranker.rank_many([]) == []
+    with pytest.raises(SchemaError, match="missing from context 2"):
+        ranker.rank_many([context, {}])
+    assert all(one.explanations is None for one in ranker.rank_many(contexts[:2]))
 
 
 def test_a_model_whose_formula_is_not_its_terms_is_scored_plainly(dataset, items, context, monkeypatch) -> None:

@@ -36,11 +36,12 @@ LAYERS = [{"layer": "full"}, SEPARABLE, *SWITCHES, *LOW_RANK, *MIXTURES]
 DEEP = {"deep": {"sizes": [6, 4]}}
 
 
-def sides_of(layout) -> Sides:
-    slots = {True: [], False: []}
+def sides_of(layout, crossed: tuple[str, ...] = ()) -> tuple[Sides, int]:
+    """The context's places and the item's, those last that are of a pair of them; how many these are."""
+    context, item, pair = [], [], []
     for slot in layout.slots:
-        slots[slot.name in ITEM] += range(slot.start, slot.stop)
-    return Sides(torch.tensor(slots[False]), torch.tensor(slots[True]))
+        (pair if slot.name in crossed else item if slot.name in ITEM else context).extend(range(slot.start, slot.stop))
+    return Sides(torch.tensor(context), torch.tensor([*item, *pair])), len(pair)
 
 
 def build(**settings):
@@ -53,22 +54,26 @@ def build(**settings):
 
 
 @torch.no_grad()
-def assert_split(model, num_items: int) -> Split:
-    """The terms' logits of one context with some items, against the model's."""
-    sides = sides_of(model.layout)
-    split = Split(model.terms(), sides)
-    c, v = torch.randn(len(sides.context)).double(), torch.randn(num_items, len(sides.item)).double()
-    x0 = torch.empty(num_items, model.layout.input_dim).double()
-    x0[:, sides.context], x0[:, sides.item] = c, v
-    expected = model.logits(x0)
-    torch.testing.assert_close(split.logits(split.request(c), split.item(v)), expected, rtol=1e-11, atol=1e-11)
-    if split.inner_products:
-        parts = split.item(v).split(split.widths, dim=1)[1:-1]
-        products = sum(
-            term.psi(v, known) @ term.phi(c) + term.request(c).constant
-            for term, known in zip(split.inner_products, parts, strict=True)
-        )
-        torch.testing.assert_close(products + split.bias, expected, rtol=1e-11, atol=1e-11)
+def assert_split(model, num_items: int, *, crossed: tuple[str, ...] = ()) -> Split:
+    """The terms' logits of one context and of three with some items, against the model's."""
+    sides, num_crossed = sides_of(model.layout, crossed)
+    split = Split(model.terms(), sides, num_crossed=num_crossed)
+    for count in (1, 3):
+        c = torch.randn(count, len(sides.context)).double()
+        v = torch.randn(num_items, len(sides.item) - num_crossed).double()
+        z = torch.randn(count, num_items, num_crossed).double()  # of each pair
+        x0 = torch.empty(count, num_items, model.layout.input_dim).double()
+        x0[..., sides.context], x0[..., sides.item] = c[:, None], torch.cat([v.expand(count, -1, -1), z], dim=2)
+        expected = model.logits(x0.flatten(0, 1)).unflatten(0, (count, num_items))
+        found = split.logits(split.request(c), split.item(v), z if crossed else None)
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+        if split.inner_products:
+            parts = split.item(v).split(split.widths, dim=1)[1:-1]
+            products = sum(
+                term.phi(c) @ term.psi(v, known).T + term.request(c).constant[:, None]
+                for term, known in zip(split.inner_products, parts, strict=True)
+            )
+            torch.testing.assert_close(products + split.bias, expected, rtol=1e-11, atol=1e-11)
     return split
 
 
@@ -78,6 +83,17 @@ def assert_split(model, num_items: int) -> Split:
 @pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])
 def test_a_logit_taken_apart_is_the_model_s(structure, layer, num_layers, num_items) -> None:
     assert_split(build(structure=structure, cross={**layer, "num_layers": num_layers}, **DEEP), num_items)
+
+
+@pytest.mark.parametrize("num_items", [0, 1, 40])
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: "-".join(map(str, layer.values())))
+@pytest.mark.parametrize("structure", ["cross-only", "parallel", "stacked"])
+def test_what_is_known_of_a_pair_alone_is_a_third_block(structure, layer, num_layers, num_items) -> None:
+    model = build(structure=structure, cross={**layer, "num_layers": num_layers}, **DEEP)
+    split = assert_split(model, num_items, crossed=("tags", "price"))
+    assert split.widths[0] == WIDTHS["item"]
+    assert not split.inner_products
 
 
 @pytest.mark.parametrize("num_networks", [1, 2])
@@ -97,7 +113,7 @@ def test_separable_layers_are_taken_apart_at_every_depth(structure, num_networks
 def test_two_separable_layers_need_no_matrix_for_each_request() -> None:
     split = assert_split(build(name="cross-net", cross={**SEPARABLE, "num_layers": 2}), 40)
     (term,) = split.inner_products
-    assert term.phi(torch.randn(len(split.sides.context)).double()).shape == (sum(split.widths),)
+    assert term.phi(torch.randn(1, len(split.sides.context)).double()).shape == (1, sum(split.widths))
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3])

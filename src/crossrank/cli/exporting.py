@@ -15,7 +15,10 @@ from crossrank.cli.app import Json, Overwrite, RunFolder, app, new_path, out, sa
 def export(
     run: RunFolder,
     into: Annotated[Path, new_path("The bundle to make, a folder.")],
-    format: Annotated[Literal["onnx"], typer.Option(help="Of the graph.")] = "onnx",  # noqa: A002
+    format: Annotated[  # noqa: A002
+        Literal["onnx", "pt2"],
+        typer.Option(help="Of the model; pt2 is compiled for this machine's processor, by g++, and needs torch."),
+    ] = "onnx",
     precision: Annotated[
         Literal["float32", "bfloat16", "int8"],
         typer.Option(help="Of the embedding tables; int8 has a scale for each row. All else is float32."),
@@ -30,7 +33,7 @@ def export(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run as a bundle that scores rows without torch, once it is seen to answer as the run does."""
+    """Write a run as a bundle that scores rows, as ONNX without torch, once it is seen to answer as the run does."""
     from crossrank.serving.export import export as export_run
 
     bundle = export_run(run, into, format=format, precision=precision, data=data, overwrite=overwrite)

@@ -56,13 +56,13 @@ class CellKeys:
             keys = keys * np.uint64(size) + categorical[:, place]
         return keys
 
-    def ids_of(self, key: int) -> list[int]:
-        """The id in each of its columns."""
-        ids = []
+    def ids(self, keys: Keys) -> Ids:
+        """The ids in each of the columns: (N,) -> (N, number of columns)."""
+        columns = []
         for size in reversed(self.sizes):
-            key, id_ = divmod(key, size)
-            ids.append(id_)
-        return ids[::-1]
+            keys, ids = np.divmod(keys, np.uint64(size))
+            columns.append(ids.astype(np.uint32))
+        return np.stack(columns[::-1], axis=1)
 
 
 class CellCodes:
@@ -92,6 +92,11 @@ class CellCodes:
         self._ids[self._kept] = np.arange(FIRST_ID, FIRST_ID + len(self._kept))
 
     @property
+    def keys(self) -> Keys:
+        """Of the cells of the training rows, in order."""
+        return self._keys
+
+    @property
     def num_cells(self) -> int:
         return len(self._keys)
 
@@ -108,7 +113,8 @@ class CellCodes:
 
     def ids_of(self, id_: int) -> list[int]:
         """The id in each of its columns of a cell that has an id."""
-        return self.cells.ids_of(int(self._keys[self._kept[id_ - FIRST_ID]]))
+        ids: list[int] = self.cells.ids(self._keys[self._kept[[id_ - FIRST_ID]]])[0].tolist()
+        return ids
 
     def means(self) -> Floats:
         """The mean of the statistics over the training rows: (0 or 2,)."""
@@ -125,7 +131,10 @@ class CellCodes:
 
     def encode(self, categorical: Ids) -> tuple[Ids, Floats]:
         """The id of each row's cell, and its statistics over all training rows: (N, F) -> (N, 0 or 1), (N, 0 or 2)."""
-        keys = self.cells.keys(categorical)
+        return self.encode_keys(self.cells.keys(categorical))
+
+    def encode_keys(self, keys: Keys) -> tuple[Ids, Floats]:
+        """The same of cells told by their keys: (N,) -> (N, 0 or 1), (N, 0 or 2)."""
         places = self.find(keys)
         seen = self._keys[places] == keys
         ids = np.where(seen, self._ids[places], np.uint32(UNSEEN_ID))[:, None]

@@ -9,6 +9,8 @@
       model.onnx          the graph: ids and numbers in, answers out
       model.onnx.data     its weights, which processes that serve the same bundle share in memory
       rows.json           a few raw rows, to warm up with
+
+A compiled bundle has ``model.pt2`` in place of the graph and its weights, and needs torch.
 """
 
 from __future__ import annotations
@@ -25,14 +27,20 @@ from crossrank.folders import MARK, is_marked, recover
 from crossrank.shapes import FileName
 
 FORMAT, FORMAT_VERSION = "crossrank bundle", 1
-MANIFEST, GRAPH, ROWS = "manifest.json", "model.onnx", "rows.json"
+MANIFEST, GRAPH, COMPILED, ROWS = "manifest.json", "model.onnx", "model.pt2", "rows.json"
 Read = TypeVar("Read")
 EXPORT_AGAIN = "Copy it anew, or export the run again."
 
 
 def is_bundle(path: Path) -> bool:
     """Whether a folder is a bundle; an encoded dataset has a manifest too."""
-    return (path / MANIFEST).is_file() and (path / GRAPH).is_file() and not is_marked(path)
+    has_model = (path / GRAPH).is_file() or is_compiled(path)
+    return (path / MANIFEST).is_file() and has_model and not is_marked(path)
+
+
+def is_compiled(path: Path) -> bool:
+    """Whether the model of a bundle is compiled, and so runs by torch."""
+    return (path / COMPILED).is_file()
 
 
 class Bundle:
@@ -83,7 +91,9 @@ class Bundle:
         return self._files.read("encoder", Encoder.load)
 
     def read_graph(self, read: Callable[[Path], Read]) -> Read:
-        """What a function reads of the graph and its weights."""
+        """What a function reads of the graph and its weights, or of the compiled model."""
+        if is_compiled(self.path):
+            return self._files.read(COMPILED, read)
         found = self._files.read(GRAPH, read)
         return self._files.read(f"{GRAPH}.data", lambda _: found)
 

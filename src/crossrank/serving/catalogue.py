@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from crossrank.data.encoder import check_columns
 from crossrank.data.rows import SCORING_ROWS, EncodedRows, concatenate_encoded
 from crossrank.errors import DataError, did_you_mean
-from crossrank.serving.pairing import Known, Pairing
+from crossrank.serving.pairing import Known, KnownItems, Pairing
+from crossrank.serving.pruning import Pruning
 
 Precision = Literal["float32", "bfloat16"]
 NAME = "the catalogue"
@@ -42,18 +44,20 @@ class Catalogue:
         self.ids: list[Any] = []
         self.raw: list[Sequence[Mapping[str, Any]]] = []
         known: list[Known] = []
-        blank = pairing.joiner.half_rows([dict.fromkeys(pairing.joiner.inputs[False])], item=False, called="")
+        blank = pairing.joiner.half_rows([dict.fromkeys(pairing.joiner.inputs[False])], item=False, called="context")
         for ids, rows, raw in source.chunks(pairing, id_column):
             pairing.check(blank, rows)
             self.ids += ids
             self.raw.append(raw)
             part = pairing.know(rows)
-            known.append(part.to(getattr(torch, precision)) if isinstance(part, Tensor) else part)
+            if isinstance(part, KnownItems):
+                part = dataclasses.replace(part, rows=part.rows.to(getattr(torch, precision)))
+            known.append(part)
         if not self.ids:
             raise DataError("A catalogue must have at least one item; got none.")
         self.known: Known = (
-            torch.cat([one for one in known if isinstance(one, Tensor)])
-            if isinstance(known[0], Tensor)
+            KnownItems.joined([one for one in known if isinstance(one, KnownItems)])
+            if isinstance(known[0], KnownItems)
             else concatenate_encoded([one for one in known if isinstance(one, EncodedRows)])
         )
         self.place_of = {id_: place for place, id_ in enumerate(self.ids)}
@@ -71,8 +75,8 @@ class Catalogue:
     @property
     def bytes_per_item(self) -> float:
         """The memory that is read to score an item."""
-        if isinstance(self.known, Tensor):
-            return self.known.shape[1] * self.known.element_size()
+        if isinstance(self.known, KnownItems):
+            return self.known.bytes_each
         arrays = [self.known.categorical, self.known.numeric, *(part for bag in self.known.bags for part in bag)]
         return sum(array.nbytes for array in arrays) / len(self)
 
@@ -91,9 +95,12 @@ class Catalogue:
             near = did_you_mean(str(unknown), map(str, self.ids)) if len(self) < 10_000 else ""
             raise DataError(f"A candidate must be an item of the catalogue; got {unknown!r}.", hint=near) from None
 
+    @cached_property
+    def pruning(self) -> Pruning | None:
+        """What tells the items that may be the best; None where all are scored."""
+        return Pruning.of(self.pairing, self.known)
+
     def take(self, places: NDArray[np.int64]) -> Known:
-        if isinstance(self.known, Tensor):
-            return self.known.index_select(0, torch.from_numpy(places))
         return self.known.take(places)
 
     def row(self, id_: Any) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import DeepNetwork
@@ -29,9 +30,9 @@ class FirstOut:
         self.others = copy.deepcopy(deep.layers[1:]).to(precision)
 
     def rest(self, hidden: Tensor) -> Tensor:
-        """From what the first map makes: (N, H) -> (N,)"""
+        """From what the first map makes: (..., H) -> (...)"""
         if self.is_last:
-            return hidden[:, 0]
+            return hidden[..., 0]
         hidden = self.activation(hidden).to(self.precision)
         for layer in self.others:
             hidden = self.activation(layer(hidden))
@@ -50,7 +51,7 @@ class Deep:
         return v @ self.of_item.T  # (N, H)
 
     def request(self, c: Tensor) -> Tensor:
-        return self.of_context @ c + self.deep.bias  # (H,)
+        return F.linear(c, self.of_context, self.deep.bias)  # (B, H)
 
     def logits(self, request: Tensor, v: Tensor, known: Tensor) -> Tensor:
-        return self.deep.rest(known + request)
+        return self.deep.rest(known + request[:, None])

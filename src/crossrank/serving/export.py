@@ -1,4 +1,4 @@
-"""From a run to a bundle: the model as an ONNX graph, accepted only where it answers as the run does."""
+"""From a run to a bundle: the model as an ONNX graph, or compiled, accepted only where it answers as the run does."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from crossrank.models.base import answers_of
 from crossrank.nn import Bag, Features
 from crossrank.runs import Run
 from crossrank.schema import LabelKind
-from crossrank.serving.bundle import GRAPH, ROWS, Bundle, is_bundle, write_manifest
+from crossrank.serving.bundle import COMPILED, GRAPH, ROWS, Bundle, is_bundle, write_manifest
+from crossrank.serving.compiled import compiled_answers, processor, write_compiled
 from crossrank.serving.packing import Precision, packed
 from crossrank.serving.parity import check_parity, measure_parity, parity_rows
 from crossrank.serving.rows import draw_rows
 from crossrank.serving.scorer import WARM_UP_ROWS, onnx_answers
 
-Format = Literal["onnx"]
+Format = Literal["onnx", "pt2"]
 
 
 def export(
@@ -39,7 +40,7 @@ def export(
     data: Any = None,
     overwrite: bool = False,
 ) -> Bundle:
-    """Write a run as a bundle, which :class:`~crossrank.serving.scorer.Scorer` opens without torch.
+    """Write a run as a bundle, which :class:`~crossrank.serving.scorer.Scorer` opens, as ONNX without torch.
 
     The graph takes any number of rows. It is run beside the model on the same rows first; where the answers differ by
     more than the bounds of :mod:`crossrank.serving.parity` allow, nothing is written.
@@ -47,7 +48,8 @@ def export(
     Args:
         run: the trained model, or its folder.
         into: the folder to make.
-        format: onnx.
+        format: onnx, or pt2 for a model that torch compiles for this machine's processor and no other
+            (:mod:`crossrank.serving.compiled`); it is opened with torch, and holds code: open only what you trust.
         precision: of the embedding tables, mostly nearly all there is: float32, bfloat16 (half the room) or int8 with a
             scale for each row (about a quarter). All else is float32.
         data: rows to compare on, with labels: an encoded dataset, of which the validation rows are taken, or a table;
@@ -55,7 +57,7 @@ def export(
         overwrite: replace an older bundle.
 
     Raises:
-        BundleError: where the folder is in the way, or the answers differ.
+        BundleError: where the folder is in the way, the answers differ, or, for pt2, there is no compiler.
         MissingExtraError: where onnx is not installed.
     """
     for name, value, known in (("format", format, Format), ("precision", precision, Precision)):
@@ -65,13 +67,21 @@ def export(
     _check_place(into, overwrite)
     rows = parity_rows(run, data)
     with making(into, BundleError) as folder:
-        write_graph(packed(run.model, precision), run.schema.label.kind, folder / GRAPH)
-        parity = measure_parity(run, onnx_answers(folder / GRAPH, threads=1), rows)
+        model, about = _Answers(packed(run.model, precision), run.schema.label.kind).eval(), {}
+        if format == "onnx":
+            write_graph(model, folder / GRAPH)
+            answers = onnx_answers(folder / GRAPH, threads=1)
+        else:
+            inputs, sizes = _example(model.model)
+            with torch.no_grad(), _quiet():
+                write_compiled(model, tuple(inputs.values()), sizes, folder / COMPILED)
+            answers, about = compiled_answers(folder / COMPILED), {"processor": processor()}
+        parity = measure_parity(run, answers, rows)
         check_parity(parity, precision)
         run.schema.save(folder / "schema.json")
         run.encoder.save(folder / "encoder")
         write_json(folder / ROWS, draw_rows(run.encoder, WARM_UP_ROWS))
-        about = {"library_version": __version__, "run": run.fingerprint, "model": run.config["model"]["name"]}
+        about |= {"library_version": __version__, "run": run.fingerprint, "model": run.config["model"]["name"]}
         write_manifest(folder, {**about, "precision": precision, "parity": parity})
         publish(folder, into)
     return Bundle.open(into, verify=False)
@@ -102,17 +112,17 @@ class _Answers(nn.Module):
         return answers_of(self.model.bounded_logits(features), self._kind)
 
 
-def write_graph(model: Model, kind: LabelKind, path: Path) -> None:
+def write_graph(answers: _Answers, path: Path) -> None:
     """Write a model as ONNX, its weights in a file beside it, so that tables may be larger than the format's 2 GB."""
     try:
         import onnxscript  # noqa: F401
     except ImportError:
         raise MissingExtraError("Exporting to ONNX", "export") from None
-    inputs, sizes = _example(model)
+    inputs, sizes = _example(answers.model)
     with torch.no_grad(), _quiet():
         try:
             program: Any = torch.onnx.export(
-                _Answers(model, kind).eval(),
+                answers,
                 tuple(inputs.values()),
                 dynamo=True,
                 dynamic_shapes=(sizes,),

@@ -15,6 +15,7 @@ from torch import Tensor
 from crossrank.errors import ConfigError, MissingExtraError, RunError, listing
 from crossrank.files import checksum, read_json, write_json
 from crossrank.folders import making, publish
+from crossrank.serving.pairing import KnownItems
 
 if TYPE_CHECKING:
     from crossrank.serving.ranker import Ranker, Ranking
@@ -43,7 +44,7 @@ class Index:
         self, ranker: Ranker, cells: Any = None, *, recall: float = 1.0, k: int = 20, num_probes: int = 0
     ) -> None:
         pairing = ranker.pairing
-        if not pairing.splits or not all(split.inner_products for _, split in pairing.splits):
+        if not pairing.splits or not all(split.inner_products for split in pairing.splits):
             raise ConfigError(
                 "An index is for a logit that is an inner product: a cross network alone, of one or two full or "
                 f"low-rank layers; got {pairing.why_plain or 'another model'}.",
@@ -126,8 +127,8 @@ class Index:
     @property
     def _known(self) -> Tensor:
         known = self.ranker.loaded.known
-        assert isinstance(known, Tensor)
-        return known
+        assert isinstance(known, KnownItems)
+        return known.rows
 
     @property
     def _fingerprint(self) -> str:
@@ -152,7 +153,7 @@ class Index:
     @torch.inference_mode()
     def _psi(self, known: Tensor) -> Tensor:
         """(N, width) -> (N, P)"""
-        splits = [split for _, split in self.ranker.pairing.splits]
+        splits = self.ranker.pairing.splits
         vectors = []
         each = torch.split(known.float(), [sum(one.widths) for one in splits], dim=1)
         for split, rows in zip(splits, each, strict=True):
@@ -164,8 +165,9 @@ class Index:
     def _phi(self, context: Mapping[str, Any]) -> Tensor:
         """-> (P,)"""
         pairing = self.ranker.pairing
-        rows = pairing.joiner.half_rows([context], item=False, called="the context")
-        return torch.cat([term.phi(c) for c, split in pairing.contexts(rows) for term in split.inner_products])
+        halves = pairing.contexts(pairing.joiner.half_rows([context], item=False, called="context"))
+        each = zip(pairing.splits, halves, strict=True)
+        return torch.cat([term.phi(c)[0] for split, c in each for term in split.inner_products])
 
 
 def _faiss() -> Any:

@@ -1,44 +1,102 @@
-"""The logits of one context with many items: taken apart where the model allows it, else row by row."""
+"""The logits of contexts with many items: taken apart where the model allows it, else row by row."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from crossrank.data import Encoder
-from crossrank.data.rows import SCORING_ROWS, EncodedRows
+from crossrank.data.rows import SCORING_ROWS, EncodedRows, Positions
 from crossrank.errors import listing
 from crossrank.models import Model
 from crossrank.models.base import Terms
 from crossrank.nn import Features
+from crossrank.serving.cells import SharedCells
+from crossrank.serving.polynomial import Sides
 from crossrank.serving.sides import Joiner
 from crossrank.serving.splitting import Split, can_split
 
-Known: TypeAlias = Tensor | EncodedRows  # what is kept of items: a row of numbers each, or the encoded rows
 AGREEMENT = 1e-3  # of a logit, or of one where it is smaller; where a model's terms are not its logit, it is far more
 ROUGH_AGREEMENT = 0.05  # with a deep network in bfloat16
 FEW = 8  # items to compare
 CACHED = 2**19  # numbers of items' rows at a time and thread: they stay in the processor's cache
+MOST_REQUESTS, MOST_LOGITS = 16, 2**25  # at a time
 
 
 CONTEXT, ITEM = 0, 1
 
 
-class _Halves:
-    """One side's elements of a model's x0, and after them what its linear term makes of that side, where it has one."""
+@dataclasses.dataclass(frozen=True)
+class KnownItems:
+    """What is kept of N items.
 
-    def __init__(self, model: Model, terms: Terms, joiner: Joiner) -> None:
+    Attributes:
+        rows: what a model taken apart knows of each, (N, width).
+        cells: the number of each in the J crosses of both sides, (N, J).
+    """
+
+    rows: Tensor
+    cells: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def bytes_each(self) -> int:
+        return self.rows.shape[1] * self.rows.element_size() + int(self.cells.shape[1]) * self.cells.itemsize
+
+    def take(self, places: Positions) -> KnownItems:
+        return KnownItems(self.rows.index_select(0, torch.from_numpy(places)), self.cells[places])
+
+    def slice(self, start: int, stop: int) -> KnownItems:
+        return KnownItems(self.rows[start:stop], self.cells[start:stop])
+
+    @classmethod
+    def joined(cls, parts: Sequence[KnownItems]) -> KnownItems:
+        return cls(torch.cat([one.rows for one in parts]), np.concatenate([one.cells for one in parts]))
+
+
+Known: TypeAlias = KnownItems | EncodedRows  # the encoded rows where nothing is taken apart
+
+
+class _Member:
+    """A model taken apart.
+
+    Args:
+        shared: the cells of the crosses of both sides.
+    """
+
+    def __init__(self, model: Model, terms: Terms, joiner: Joiner, deep: torch.dtype | None, shared: list[SharedCells]):
         self.embedding, self.linear = model.embedding, terms.linear
-        self.sides, self.columns = joiner.places(model.layout), joiner.places(model.layout.with_width(1))
+        *self.places, crossed = joiner.places(model.layout)
+        self.columns = joiner.places(model.layout.with_width(1))
+        sides = Sides(self.places[CONTEXT], torch.cat([self.places[ITEM], crossed]))
+        self.split = Split(terms, sides, deep, num_crossed=len(crossed))
+        tables = {slot.name: model.embedding.table(i) for i, slot in enumerate(model.layout.embedded)}
+        dtype = terms.bias.new_empty(0).numpy().dtype
+        self._vectors = []  # of each cross and cell, the last one for cells that are not known
+        for name, cells in zip(joiner.shared, shared, strict=True):
+            vectors = [tables[name][torch.from_numpy(ids.astype(np.int64))].numpy() for ids in cells.ids.T]
+            self._vectors.append(np.concatenate([*vectors, cells.numbers], axis=1).astype(dtype))
 
-    def of(self, features: Features, side: int) -> Tensor:
-        """(N, C) or (N, I), or one more"""
-        half: Tensor = self.embedding(features)[:, self.sides[side]]
+    def half(self, features: Features, side: int) -> Tensor:
+        """One side's elements of x0, (N, C) or (N, I), and after them what a linear term makes of that side."""
+        half: Tensor = self.embedding(features)[:, self.places[side]]
         if self.linear is None:
             return half
         return torch.cat([half, self.linear(features)[:, self.columns[side]].sum(dim=1, keepdim=True)], dim=1)
+
+    def crossed(self, cells: Sequence[Positions]) -> Tensor | None:
+        """z, from the cells of each cross: (B, N) each -> (B, N, Z)."""
+        parts = [vectors[found] for vectors, found in zip(self._vectors, cells, strict=True)]
+        return torch.from_numpy(np.concatenate(parts, axis=2)) if parts else None
 
 
 class Pairing:
@@ -53,68 +111,106 @@ class Pairing:
 
     def __init__(self, model: Model, encoder: Encoder, item: frozenset[str], deep: torch.dtype | None = None) -> None:
         self.model, self.joiner, self.deep = model, Joiner(encoder, item), deep
-        self.splits: list[tuple[_Halves, Split]] = []
+        self.members: list[_Member] = []
         self._checked = False
         self.why_plain = self._why_plain()
         if not self.why_plain:
+            self._shared = [SharedCells(encoder.crosses[name], own) for name, own in self.joiner.shared.items()]
             with torch.no_grad():
                 for member in model.members:
                     terms = member.terms()
                     assert terms is not None
-                    halves = _Halves(member, terms, self.joiner)
-                    self.splits.append((halves, Split(terms, halves.sides, deep)))
+                    self.members.append(_Member(member, terms, self.joiner, deep, self._shared))
 
     def _why_plain(self) -> str:
-        if self.joiner.shared:
-            return f"{listing(self.joiner.shared)} cross the context with the item"
-        terms = [member.terms() for member in self.model.members]
+        name, terms = type(self.model.members[0]).__name__, [member.terms() for member in self.model.members]
         if not all(one is not None and can_split(one) for one in terms):
-            return f"{type(self.model.members[0]).__name__} does not say how its logit is taken apart"
+            return f"{name} does not say how its logit is taken apart"
+        if self.joiner.shared and not all(one is not None and can_split(one, crossed=True) for one in terms):
+            return f"{listing(self.joiner.shared)} cross the context with the item, and {name} multiplies them again"
         return ""
+
+    @property
+    def splits(self) -> list[Split]:
+        return [member.split for member in self.members]
 
     @torch.inference_mode()
     def know(self, rows: EncodedRows) -> Known:
-        """What is kept of items: (N, width) numbers, or the rows as they are."""
-        if not self.splits:
+        """What is kept of items."""
+        if not self.members:
             return rows
         features = self.joiner.whole(rows).features()
-        return torch.cat([split.item(halves.of(features, ITEM)) for halves, split in self.splits], dim=1)
+        numbers = torch.cat([member.split.item(member.half(features, ITEM)) for member in self.members], dim=1)
+        cells = [cells.items(rows.categorical) for cells in self._shared]
+        return KnownItems(numbers, np.stack(cells, axis=1) if cells else np.empty((len(rows), 0), np.uint32))
+
+    def requests_at_once(self, num_items: int) -> int:
+        """How many requests are stacked: as many as make a product large without leaving the caches."""
+        if self.splits and all(split.inner_products for split in self.splits):
+            return max(1, min(MOST_REQUESTS, MOST_LOGITS // max(num_items, 1)))
+        return max(1, (self._rows_at_once if self.members else SCORING_ROWS) // max(num_items, 1))
+
+    @property
+    def _rows_at_once(self) -> int:
+        width = sum(sum(split.widths) for split in self.splits)
+        return max(torch.get_num_threads() * CACHED // width, SCORING_ROWS // 8)
 
     @torch.inference_mode()
-    def logits(self, context: EncodedRows, known: Known) -> Tensor:
-        """The logits of a context with items, in units of the label: (N,)."""
-        raw = self._taken_apart(context, known) if isinstance(known, Tensor) else self._row_by_row(context, known)
+    def logits(self, contexts: EncodedRows, known: Known) -> Tensor:
+        """The logits of B contexts with N items, in units of the label: (B, N)."""
+        raw = self._taken_apart(contexts, known) if isinstance(known, KnownItems) else self._row_by_row(contexts, known)
+        return self.bounded(raw)
+
+    def bounded(self, raw: Tensor) -> Tensor:
+        """What networks make in units of the label, within its bounds."""
         return self.model.in_units(raw).clamp(self.model.label_low, self.model.label_high)
 
-    def contexts(self, context: EncodedRows) -> list[tuple[Tensor, Split]]:
-        """The context's half of x0, (C,), of each member of the model, and how its logit is taken apart."""
-        features = self.joiner.whole(context).features()
-        return [(halves.of(features, CONTEXT)[0], split) for halves, split in self.splits]
+    def contexts(self, contexts: EncodedRows) -> list[Tensor]:
+        """The contexts' half of x0, (B, C), of each member of the model."""
+        features = self.joiner.whole(contexts).features()
+        return [member.half(features, CONTEXT) for member in self.members]
 
-    def _taken_apart(self, context: EncodedRows, known: Tensor) -> Tensor:
-        requests = [(split, split.request(c)) for c, split in self.contexts(context)]
-        widths = [sum(split.widths) for split, _ in requests]
-        logits = []
-        for chunk in torch.split(known, max(torch.get_num_threads() * CACHED // sum(widths), SCORING_ROWS // 8)):
-            items = torch.split(chunk.to(self.splits[0][1].bias.dtype), widths, dim=1)
-            each = [split.logits(request, one) for (split, request), one in zip(requests, items, strict=True)]
-            logits.append(torch.stack(each).mean(dim=0) if len(each) > 1 else each[0])
-        return torch.cat(logits)
+    def _taken_apart(self, contexts: EncodedRows, known: KnownItems) -> Tensor:
+        requests = [split.request(c) for split, c in zip(self.splits, self.contexts(contexts), strict=True)]
+        finders = [cells.of_contexts(contexts.categorical, len(known)) for cells in self._shared]
+        widths = [sum(split.widths) for split in self.splits]
+        dtype, shape = self.splits[0].bias.dtype, (len(contexts), len(known))
+        logits = np.empty(shape, requests[0].constant.numpy().dtype)
 
-    def _row_by_row(self, context: EncodedRows, items: EncodedRows) -> Tensor:
+        def score(start: int) -> None:
+            stop = start + self._rows_at_once
+            part = known.slice(start, stop)
+            items = torch.split(part.rows.to(dtype), widths, dim=1)
+            cells = [np.stack([find(own) for find in each]) for each, own in zip(finders, part.cells.T, strict=True)]
+            found = [
+                member.split.logits(request, rows, member.crossed(cells))
+                for member, request, rows in zip(self.members, requests, items, strict=True)
+            ]
+            logits[:, start:stop] = (torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]).numpy()
+
+        starts = range(0, len(known), self._rows_at_once)
+        if len(contexts) == 1 < len(starts) and all(split.by_numpy for split in self.splits):
+            with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+                list(threads.map(score, starts))
+        else:
+            list(map(score, starts))
+        return torch.from_numpy(logits)
+
+    def _row_by_row(self, contexts: EncodedRows, items: EncodedRows) -> Tensor:
         starts = range(0, max(len(items), 1), SCORING_ROWS)
         chunks = (items.slice(start, start + SCORING_ROWS) for start in starts)
-        return torch.cat([self.model(self.joiner.joined(context, chunk).features()) for chunk in chunks])
+        parts = [self.model(self.joiner.joined(contexts, chunk).features()) for chunk in chunks]
+        return torch.cat([part.reshape(len(contexts), -1) for part in parts], dim=1)
 
     @torch.inference_mode()
     def check(self, context: EncodedRows, items: EncodedRows) -> None:
         """Score row by row from now on where a few items' logits are not the plain model's; looked at once."""
-        if self._checked or not self.splits or not len(items):
+        if self._checked or not self.members or not len(items):
             return
         self._checked = True
         items = items.slice(0, FEW)
         plain, split = self._row_by_row(context, items), self._taken_apart(context, self.know(items))  # type: ignore[arg-type]
         most = AGREEMENT if self.deep is None else ROUGH_AGREEMENT
         if not ((plain - split).abs() <= most * plain.abs().clamp_min(1)).all():
-            self.splits = []
+            self.members = []
             self.why_plain = f"{type(self.model.members[0]).__name__} has another formula than its terms"

@@ -21,9 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork
+
+NARROW = 4096  # numbers of M(c) from which torch's product is the faster one
+PIECE = 256  # rows
 
 
 class Sides(NamedTuple):
@@ -39,8 +43,9 @@ class Sides(NamedTuple):
         return whole
 
     def joined(self, c: Tensor, v: Tensor) -> Tensor:
-        """x0 of one context with each item: (C,), (N, I) -> (N, D)."""
-        return self.spaced(c, self.context).repeat(len(v), 1).index_copy_(1, self.item, v)
+        """x0 of each context with each item: (B, C), (B or 1, N, I) -> (B, N, D)."""
+        whole = self.spaced(c, self.context)[:, None].repeat(1, v.shape[1], 1)
+        return whole.index_copy_(2, self.item, v.expand(len(c), -1, -1))
 
 
 class Affine(NamedTuple):
@@ -83,17 +88,54 @@ def thin(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def dots(rows: Tensor, others: Tensor) -> Tensor:
-    """The inner product of each row with another vector, or with the row beside it: (N, P), (P,) or (N, P) -> (N,).
+    """The inner product of each row with the one beside it: (..., P), (..., P) -> (...).
 
     By numpy, which reads long tables at the speed of the memory; torch's product needs two to three times as long.
     """
     return torch.from_numpy(np.vecdot(rows.numpy(), others.numpy()))
 
 
+def dots_of_each(rows: Tensor, others: Tensor) -> Tensor:
+    """The inner products of each request's vector with its rows, or the rows of all.
+
+    Shape: rows (B or 1, N, P), others (B, P) -> (B, N).
+    """
+    return others @ rows[0].T if len(rows) == 1 < len(others) else dots(rows, others[:, None])
+
+
+def bilinear(t: Tensor, middle: Tensor, s: Tensor) -> Tensor:
+    """``tᵀ M s`` of each request and row: (B or 1, N, T), (B, T, S), (B or 1, N, S) -> (B, N)."""
+    if len(t) == len(middle) > 1:
+        return dots(torch.bmm(t, middle), s)
+    if len(middle) > 1:
+        every = (t[0] @ middle.movedim(1, 0).flatten(1)).reshape(t.shape[1], *middle.shape[::2])  # (N, B, S)
+        return dots(every, s[0, :, None]).T
+    if middle[0].numel() > NARROW:
+        return dots(t @ middle, s)
+    # In pieces that numpy's library multiplies without threads of its own, so that ours do not wait for them.
+    left, right, count = t[0].numpy(), middle[0].numpy(), t.shape[1] // PIECE
+    pieces = left[: count * PIECE].reshape(count, PIECE, left.shape[1]) @ right  # (count, PIECE, S)
+    joined = np.concatenate([pieces.reshape(count * PIECE, right.shape[1]), left[count * PIECE :] @ right])
+    return dots(torch.from_numpy(joined), s[0])[None]
+
+
+class Parts(NamedTuple):
+    """What is known of B requests before any item; p and g as the head of this file has them."""
+
+    constant: Tensor  # (B,), a(c)
+    p: Tensor  # (B, I), the item's elements
+    g: Tensor  # (B, I)
+    projected: Tensor  # (B, R), what p is made of where the layer is narrow
+    pulled: Tensor  # (B, R'), and g
+    of_s: Tensor  # (B, S)
+    of_t: Tensor  # (B, T)
+    middle: Tensor | None  # (B, T, S), M(c), where it is not zero
+
+
 class _Request(NamedTuple):
-    constant: Tensor  # a(c)
-    phi: Tensor  # (I + F,), of the items' rows
-    middle: Tensor | None  # (T, S), M(c), where it is not zero
+    constant: Tensor  # (B,)
+    phi: Tensor  # (B, I + F), of the items' rows
+    middle: Tensor | None
 
 
 class Polynomial:
@@ -143,35 +185,52 @@ class Polynomial:
             known.append(v * h)
         return torch.cat([*known, constant[:, None]], dim=1)
 
-    def request(self, c: Tensor) -> _Request:
-        projected, pulled = self.to_p @ c, self.to_g @ (self.weights * c)  # (R,) or (D,) each
-        p = self.least_p + (self.up @ projected if self.narrow_p else projected)  # (D,)
-        g = self.least_g + (pulled @ self.down if self.narrow_g else pulled)  # (D,)
-        (p, p_item), (g, g_item) = (torch.tensor_split(one, [len(c)]) for one in (p, g))
+    def parts(self, c: Tensor) -> Parts:
+        """(B, C) -> what does not depend on the item"""
+        projected, pulled = F.linear(c, self.to_p), F.linear(self.weights * c, self.to_g)  # (B, R) or (B, D) each
+        p = self.least_p + (F.linear(projected, self.up) if self.narrow_p else projected)  # (B, D)
+        g = self.least_g + (pulled @ self.down if self.narrow_g else pulled)  # (B, D)
+        (p, p_item), (g, g_item) = (torch.tensor_split(one, [c.shape[1]], dim=1) for one in (p, g))
         cg = c * g
-        of_v, of_s, of_t = g_item * p_item, cg @ self.a_context, (c * p) @ self.b_context
-        phi = []
-        for of_it, to in ((of_s, self.to_s), (of_t, self.to_t)):
+        middle = None
+        if self.has_middle:
+            scaled = self.b_context * c[:, :, None]  # (B, C, T)
+            middle = torch.bmm(scaled.mT, self.a_context.expand(len(c), -1, -1))  # (B, T, S)
+        constant, of_s, of_t = (cg * p).sum(dim=1) + c @ self.bias, cg @ self.a_context, (c * p) @ self.b_context
+        return Parts(constant, p_item, g_item, projected, pulled, of_s, of_t, middle)
+
+    def request(self, c: Tensor) -> _Request:
+        parts = self.parts(c)
+        of_v, phi = parts.g * parts.p, []
+        for of_it, to in ((parts.of_s, self.to_s), (parts.of_t, self.to_t)):
             if to is None:
-                of_v = of_v + of_it if len(of_it) else of_v
+                of_v = of_v + of_it if of_it.shape[1] else of_v
             else:
                 phi.append(of_it)
-        phi += [pulled if self.narrow_g else g_item, projected if self.narrow_p else p_item, c.new_ones(1)]
-        middle = (self.b_context * c[:, None]).T @ self.a_context if self.has_middle else None  # (T, S)
-        return _Request(cg @ p + self.bias @ c, torch.cat([of_v, *phi]), middle)
+        phi += [parts.pulled if self.narrow_g else parts.g, parts.projected if self.narrow_p else parts.p]
+        return _Request(parts.constant, torch.cat([of_v, *phi, c.new_ones(len(c), 1)], dim=1), parts.middle)
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
-        of_v, of_known = torch.tensor_split(request.phi, [v.shape[1]])
-        logits = dots(v, of_v) + dots(known, of_known) + request.constant
-        if request.middle is None:
-            return logits
-        s, t = self._s_and_t(v, known)
-        return logits + dots(t @ request.middle, s)
+        of_v, of_known = torch.tensor_split(request.phi, [v.shape[-1]], dim=1)
+        flat = dots_of_each(v, of_v) + dots_of_each(known, of_known) + request.constant[:, None]
+        return flat + self.cubic(request.middle, v, known)
 
-    def _s_and_t(self, v: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    def cubic(self, middle: Tensor | None, v: Tensor, known: Tensor) -> Tensor:
+        """tᵀ M(c) s, what is no product of a vector of the request with the item's row: (B, N)."""
+        if middle is None:
+            return v.new_zeros(())
+        s, t = self.s_and_t(v, known)
+        return bilinear(t, middle, s)
+
+    def s_and_t(self, v: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
         start = 0 if self.to_s is None else len(self.to_s)
-        s = v if self.to_s is None else known[:, :start]
-        return s, v if self.to_t is None else known[:, start : start + len(self.to_t)]
+        s = v if self.to_s is None else known[..., :start]
+        return s, v if self.to_t is None else known[..., start : start + len(self.to_t)]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether M(c) is small, or zero."""
+        return not self.has_middle or self.a.shape[1] * self.b.shape[1] <= NARROW
 
     @property
     def by_place(self) -> bool:
@@ -182,7 +241,7 @@ class Polynomial:
         """An item's vector: (N, I), (N, F) -> (N, P)."""
         if not self.has_middle:
             return torch.cat([v, known], dim=1)
-        s, t = self._s_and_t(v, known)
+        s, t = self.s_and_t(v, known)
         if self.by_place:
             cubic = (s @ self.a_context.T) * (t @ self.b_context.T)  # (N, C)
         else:
@@ -190,8 +249,33 @@ class Polynomial:
         return torch.cat([v, known, cubic], dim=1)
 
     def phi(self, c: Tensor) -> Tensor:
-        """A request's vector: (C,) -> (P,); φ·ψ is the logit less a(c), which is the same for every item."""
+        """A request's vector: (B, C) -> (B, P); φ·ψ is the logit less a(c), which is the same for every item."""
         request = self.request(c)
         if request.middle is None:
             return request.phi
-        return torch.cat([request.phi, c if self.by_place else request.middle.flatten()])
+        return torch.cat([request.phi, c if self.by_place else request.middle.flatten(1)], dim=1)
+
+
+class Unexpanded(Polynomial):
+    """The same with a row that is linear in v, ``[v | s | t | (A s)[I] | (B t)[I]]``, so that it may be known in parts.
+
+    What is left for each item is the sum over its elements as it stands before the terms are sorted.
+    """
+
+    def item(self, v: Tensor) -> Tensor:
+        s, t = (v if to is None else v @ to.T for to in (self.to_s, self.to_t))
+        known = [one for one, to in ((s, self.to_s), (t, self.to_t)) if to is not None]
+        return torch.cat([*known, s @ self.a[self.sides.item].T, t @ self.b[self.sides.item].T], dim=1)
+
+    def request(self, c: Tensor) -> Parts:  # type: ignore[override]
+        return self.parts(c)
+
+    def logits(self, request: Parts, v: Tensor, known: Tensor) -> Tensor:  # type: ignore[override]
+        item = self.sides.item
+        q, h = known[..., -2 * len(item) :].chunk(2, dim=-1)  # (B, N, I) each
+        s, t = self.s_and_t(v, known)
+        products = torch.addcmul(
+            self.head[item] * self.second.bias[item], q + request.p[:, None], h + request.g[:, None]
+        )
+        crossed = dots(v, products) + dots_of_each(s, request.of_s) + dots_of_each(t, request.of_t)
+        return crossed + self.cubic(request.middle, v, known) + request.constant[:, None]

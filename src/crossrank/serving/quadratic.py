@@ -19,8 +19,8 @@ from crossrank.serving.polynomial import Sides
 
 
 class _Request(NamedTuple):
-    shared: Tensor  # (H,), Q(c)
-    of_item: Tensor  # (I, H), K(c)
+    shared: Tensor  # (B, H), Q(c)
+    of_item: Tensor  # (B, I, H), K(c)
 
 
 class Quadratic:
@@ -49,9 +49,10 @@ class Quadratic:
         return self._first(self.sides.spaced(v, self.sides.item)) - self.of_nothing
 
     def request(self, c: Tensor) -> _Request:
-        x0 = self.sides.spaced(c, self.sides.context)
-        shared = self._first(x0[None])[0]
-        return _Request(shared, self._first(x0 + self.units) - shared - self.of_units)
+        x0 = self.sides.spaced(c, self.sides.context)  # (B, D)
+        shared = self._first(x0)
+        both = self._first((x0[:, None] + self.units).flatten(0, 1)).reshape(len(c), len(self.units), -1)  # (B, I, H)
+        return _Request(shared, both - shared[:, None] - self.of_units)
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
-        return self.deep.rest(torch.addmm(known, v, request.of_item) + request.shared)
+        return self.deep.rest(known + v @ request.of_item + request.shared[:, None])

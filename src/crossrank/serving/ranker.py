@@ -140,38 +140,76 @@ class Ranker:
             SchemaError: for a column that is missing.
             DataError: for an id that is not in the catalogue, or a mask of another length.
         """
+        return self.rank_many([context], candidates, k=k, exclude=exclude, mask=mask, explain=explain)[0]
+
+    def rank_many(
+        self,
+        contexts: Iterable[Mapping[str, Any]],
+        candidates: Sequence[Any] | None = None,
+        *,
+        k: int = 20,
+        exclude: Iterable[Any] | None = None,
+        mask: ArrayLike | None = None,
+        explain: bool = False,
+    ) -> list[Ranking]:
+        """A ranking for each context, of the same candidates; options are those of :meth:`rank`.
+
+        What requests have in common is done once: candidates are looked up, and products are found, for several of them
+        at a time.
+        """
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ConfigError(f"k must be a number from 1 on; got {k!r}.")
-        given = None if candidates is None else list(candidates)
+        contexts, given = list(contexts), None if candidates is None else list(candidates)
         rows = given if given and all(isinstance(one, Mapping) for one in given) else None
         pairing = self.pairing if rows is None or self.catalogue else self._pairing_of(rows[0], "candidate 1")
-        request = pairing.joiner.half_rows([context], item=False, called="the context")
+        requests = pairing.joiner.half_rows(contexts, item=False, called="context")
         if rows is not None:
             encoded = pairing.joiner.half_rows(rows, item=True, called="candidate")
-            pairing.check(request, encoded)
+            pairing.check(requests, encoded)
             known = pairing.know(encoded)
             name = self.catalogue.id_column if self.catalogue else ""
             ids = [row.get(name, place) for place, row in enumerate(rows)]
         else:
             ids = self.loaded.ids if given is None else given
             known = self.loaded.known if given is None else self.loaded.take(self.loaded.places(given))
-        logits = pairing.logits(request, known)
-        allowed = _allowed(ids, exclude, mask)
-        order = _best(logits, k, allowed)
-        best = logits[order]
-        scores = answers_of(best, self.run.schema.label.kind).numpy()
-        ranking = Ranking([ids[place] for place in order.tolist()], order, scores, best.numpy())
-        if not explain:
-            return ranking
-        chosen = [rows[place] for place in order] if rows is not None else [self.loaded.row(id_) for id_ in ranking.ids]
-        whole = ({**context, **{name: row[name] for name in pairing.joiner.inputs[True]}} for row in chosen)
-        return dataclasses.replace(ranking, explanations=[explain_row(self.run, row) for row in whole])
+        allowed = self._allowed(ids, exclude, mask)
+        promising = None
+        if len(contexts) == 1 and given is None and self.loaded.pruning:
+            promising = self.loaded.pruning.promising(requests, k, allowed)
+            known, allowed = self.loaded.take(promising), None
+        rankings, at_once = [], pairing.requests_at_once(len(known))
+        for start in range(0, len(contexts), at_once):
+            for logits in pairing.logits(requests.slice(start, start + at_once), known):
+                order = _best(logits, k, allowed)
+                best, places = logits[order], order if promising is None else promising[order]
+                scores = answers_of(best, self.run.schema.label.kind).numpy()
+                rankings.append(Ranking([ids[place] for place in places.tolist()], places, scores, best.numpy()))
+        if explain:
+            for number, (context, ranking) in enumerate(zip(contexts, rankings, strict=True)):
+                chosen = [rows[i] for i in ranking.positions] if rows else [self.loaded.row(id_) for id_ in ranking.ids]
+                whole = ({**context, **{name: row[name] for name in pairing.joiner.inputs[True]}} for row in chosen)
+                told = [explain_row(self.run, row) for row in whole]
+                rankings[number] = dataclasses.replace(ranking, explanations=told)
+        return rankings
 
-    def rank_many(
-        self, contexts: Iterable[Mapping[str, Any]], candidates: Sequence[Any] | None = None, **options: Any
-    ) -> list[Ranking]:
-        """A ranking for each context, of the same candidates; options are those of :meth:`rank`."""
-        return [self.rank(context, candidates, **options) for context in contexts]
+    def _allowed(
+        self, ids: Sequence[Any], exclude: Iterable[Any] | None, mask: ArrayLike | None
+    ) -> NDArray[np.bool_] | None:
+        """Which candidates may be ranked; None for all."""
+        if exclude is None and mask is None:
+            return None
+        allowed = np.ones(len(ids), bool) if mask is None else np.array(mask)
+        if allowed.shape != (len(ids),) or allowed.dtype != bool:
+            raise DataError(
+                f"A mask must have a true or false for each of {len(ids):,} items; got {allowed.dtype} of shape "
+                f"{allowed.shape}."
+            )
+        banned = set(exclude or ())
+        if banned and self.catalogue and ids is self.catalogue.ids:
+            allowed[[self.catalogue.place_of[id_] for id_ in banned if id_ in self.catalogue.place_of]] = False
+        elif banned:
+            allowed &= np.fromiter((id_ not in banned for id_ in ids), bool, len(ids))
+        return allowed
 
     def index(self, kind: IndexKind = "exact", **options: Any) -> Index:
         """Find the best items of the whole catalogue by inner products; see :class:`crossrank.serving.index.Index`.
@@ -206,22 +244,6 @@ class Ranker:
 def _check_precision(name: str, value: object) -> None:
     if value not in get_args(Precision):
         raise ConfigError(f"{name} must be one of {listing(get_args(Precision))}; got {value!r}.")
-
-
-def _allowed(ids: Sequence[Any], exclude: Iterable[Any] | None, mask: ArrayLike | None) -> NDArray[np.bool_] | None:
-    """Which candidates may be ranked; None for all."""
-    if exclude is None and mask is None:
-        return None
-    allowed = np.ones(len(ids), bool) if mask is None else np.array(mask)
-    if allowed.shape != (len(ids),) or allowed.dtype != bool:
-        raise DataError(
-            f"A mask must have a true or false for each of {len(ids):,} items; got {allowed.dtype} of shape "
-            f"{allowed.shape}."
-        )
-    banned = set(exclude or ())
-    if banned:
-        allowed &= np.fromiter((id_ not in banned for id_ in ids), bool, len(ids))
-    return allowed
 
 
 def _best(logits: Tensor, k: int, allowed: NDArray[np.bool_] | None) -> NDArray[np.int64]:

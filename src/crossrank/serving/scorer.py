@@ -16,7 +16,7 @@ from crossrank.data.rows import EncodedRows
 from crossrank.errors import BundleError, MissingExtraError
 from crossrank.folders import recover
 from crossrank.schema import Feature, Label, Schema
-from crossrank.serving.bundle import EXPORT_AGAIN, Bundle, is_bundle
+from crossrank.serving.bundle import EXPORT_AGAIN, Bundle, is_bundle, is_compiled
 from crossrank.serving.rows import draw_rows
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ WARM_UP_ROWS = 8
 class Scorer:
     """Answers for raw rows, from a run folder by torch or from a bundle by onnxruntime; safe to share among threads.
 
-    Open one with :meth:`open`. From a bundle it needs neither torch nor, for rows given as dictionaries, polars.
+    Open one with :meth:`open`. From a bundle it needs neither torch nor, for rows given as dictionaries, polars; only a
+    bundle that is compiled runs by torch.
 
     Attributes:
         encoder: turns raw rows into ids and numbers.
@@ -65,7 +66,7 @@ class Scorer:
             verify: compare the checksum of every file with the one that was written.
 
         Raises:
-            BundleError, RunError: where the folder is neither, or damaged.
+            BundleError, RunError: where the folder is neither, damaged, or compiled for another processor.
             MissingExtraError: for a bundle where onnxruntime is not installed.
         """
         if isinstance(source, Path | str):
@@ -73,7 +74,12 @@ class Scorer:
         if isinstance(source, Path | str) and is_bundle(Path(source)):
             bundle = Bundle.open(source, verify=verify)
             parts: dict[str, Any] = {"version": bundle.fingerprint, "precision": bundle.precision}
-            answers = bundle.read_graph(lambda graph: onnx_answers(graph, threads))
+            if is_compiled(bundle.path):
+                from crossrank.serving.compiled import open_compiled  # which needs torch
+
+                answers = open_compiled(bundle)
+            else:
+                answers = bundle.read_graph(lambda graph: onnx_answers(graph, threads))
             scorer = cls(bundle.encoder, answers, **parts, warm_up_rows=bundle.rows)
         else:
             from crossrank.runs import Run  # which needs torch

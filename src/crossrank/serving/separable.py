@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.polynomial import Affine, Sides
+from crossrank.serving.polynomial import Affine, Sides, dots_of_each
 
 
 class _Layer(NamedTuple):
@@ -31,8 +32,8 @@ class _Layer(NamedTuple):
 
 
 class _Request(NamedTuple):
-    context: Tensor  # (C,), x^C_L
-    reads: list[Tensor]  # (I,), r_l of each layer
+    context: Tensor  # (B, C), x^C_L
+    reads: list[Tensor]  # (B, I), r_l of each layer
 
 
 class Separable:
@@ -56,28 +57,27 @@ class Separable:
     def request(self, c: Tensor) -> _Request:
         context, reads = c, []
         for layer in self.layers:
-            read = layer.of_context @ context + layer.bias  # (D,)
-            reads.append(read[self.num_context :])
-            context = torch.addcmul(layer.residual * context, c, read[: self.num_context])
+            read, of_item = F.linear(context, layer.of_context, layer.bias).tensor_split([self.num_context], dim=1)
+            reads.append(of_item)
+            context = torch.addcmul(layer.residual * context, c, read)
         return _Request(context, reads)
 
     def crossed(self, request: _Request, v: Tensor, q: Tensor, num_layers: int) -> Tensor:
-        """x^I after some layers: (N, I)."""
+        """x^I after some layers: (B, N, I)."""
         xl, read = v, q
         for number in range(num_layers):
             layer = self.layers[number]
             read = q if number == 0 else xl @ layer.of_item.T
-            xl = torch.addcmul(layer.residual * xl, v, read + request.reads[number])
+            xl = torch.addcmul(layer.residual * xl, v, read + request.reads[number][:, None])
         return xl
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         assert self.head is not None  # a network below a deep one has no logits
         of_context, of_item = self.head
-        q, h = known.chunk(2, dim=1)
+        q, h = known.chunk(2, dim=-1)
         xl = self.crossed(request, v, q, len(self.layers) - 1)
-        last = ((h + self.layers[-1].residual * of_item) * xl).sum(dim=1) + v @ (of_item * request.reads[-1])
-        logits: Tensor = last + of_context @ request.context
-        return logits
+        last = ((h + self.layers[-1].residual * of_item) * xl).sum(dim=-1)
+        return last + dots_of_each(v, of_item * request.reads[-1]) + (request.context @ of_context)[:, None]
 
 
 class SeparableStacked:
@@ -96,13 +96,14 @@ class SeparableStacked:
 
     def request(self, c: Tensor) -> tuple[list[_Request], Tensor]:
         requests = [one.request(c) for one in self.networks]
-        return requests, self.of_context @ torch.cat([one.context for one in requests]) + self.deep.bias
+        context = torch.cat([one.context for one in requests], dim=1)
+        return requests, F.linear(context, self.of_context, self.deep.bias)
 
     def logits(self, request: tuple[list[_Request], Tensor], v: Tensor, known: Tensor) -> Tensor:
         requests, shared = request
-        each: Any = zip(self.networks, requests, known.chunk(len(requests), dim=1), strict=True)
-        crossed = torch.cat([one.crossed(state, v, q, len(one.layers)) for one, state, q in each], dim=1)
-        return self.deep.rest(torch.addmm(shared, crossed, self.of_item.T))
+        each: Any = zip(self.networks, requests, known.chunk(len(requests), dim=-1), strict=True)
+        crossed = torch.cat([one.crossed(state, v, q, len(one.layers)) for one, state, q in each], dim=-1)
+        return self.deep.rest(F.linear(crossed, self.of_item) + shared[:, None])
 
 
 def is_separable(network: CrossNetwork, sides: Sides) -> bool:

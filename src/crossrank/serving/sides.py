@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from crossrank.data import Encoder
 from crossrank.data.encoder import check_columns
-from crossrank.data.rows import EncodedRows, NumpyBag
+from crossrank.data.rows import EncodedRows
 from crossrank.errors import SchemaError, did_you_mean, listing
 from crossrank.schema import InputLayout, Schema
-from crossrank.serving.polynomial import Sides
+from crossrank.schema.layout import Slot
 
 if TYPE_CHECKING:
     import polars as pl
@@ -76,9 +76,12 @@ class Joiner:
         features = self.plain.features
         sides = {column.name: column.input in item for column in encoder.schema.encoded}
         self.sides: dict[str, bool | None] = dict(sides)  # of each column: is it the item's? None: both
+        self.shared: dict[str, list[bool]] = {}  # the crosses of both sides: which of their columns are the item's
         for cross in encoder.schema.crosses:
-            of = {sides[name] for name in cross.of}
-            self.sides[cross.name] = of.pop() if len(of) == 1 else None
+            of = [sides[name] for name in cross.of]
+            self.sides[cross.name] = of[0] if len({*of}) == 1 else None
+            if self.sides[cross.name] is None:
+                self.shared[cross.name] = of
         by_kind = {
             kind: [sides[one.column] for one in features if one.kind == kind for _ in range(one.width)]
             for kind in ("categorical", "multivalent", "numeric")
@@ -86,22 +89,18 @@ class Joiner:
         self._ids, self._numbers = np.array(by_kind["categorical"], bool), np.array(by_kind["numeric"], bool)
         self._bags = by_kind["multivalent"]
 
-    @property
-    def shared(self) -> list[str]:
-        """The crosses of both sides."""
-        return [name for name, side in self.sides.items() if side is None]
-
-    def places(self, layout: InputLayout) -> Sides:
-        """Where in x0 each side stands."""
-        parts: dict[bool | None, list[int]] = {True: [], False: []}
-        for slot in layout.slots:
-            parts[self.sides[slot.column]] += range(slot.start, slot.stop)
-        return Sides(*(torch.tensor(parts[side], dtype=torch.int64) for side in (False, True)))
+    def places(self, layout: InputLayout) -> tuple[Tensor, Tensor, Tensor]:
+        """Where in x0 the context stands, where the item, and where the crosses of both, one cross after the other."""
+        shared = [slot for name in self.shared for slot in layout.slots if slot.column == name]
+        context, item = ([slot for slot in layout.slots if self.sides[slot.column] is own] for own in (False, True))
+        return _places(context), _places(item), _places(shared)
 
     def half_rows(self, rows: Sequence[Mapping[str, Any]], *, item: bool, called: str) -> EncodedRows:
         """Dictionaries with the columns of one side; the other side is missing."""
         for position, row in enumerate(rows, 1):
-            check_columns(self.inputs[item], row, f"{called} {position:,}" if item else called)
+            check_columns(
+                self.inputs[item], row, f"{called} {position:,}" if item or len(rows) > 1 else f"the {called}"
+            )
         blank = dict.fromkeys(self.encoder.schema.inputs)
         return self.plain.encode_rows([{**blank, **{name: row[name] for name in self.inputs[item]}} for row in rows])
 
@@ -116,18 +115,19 @@ class Joiner:
         """Halves with the crosses of their own columns."""
         return self.encoder.add_cells(rows)
 
-    def joined(self, context: EncodedRows, items: EncodedRows) -> EncodedRows:
-        """One context with each item, complete."""
-        count = len(items)
-        bags: list[NumpyBag] = []
-        for own, ours, theirs in zip(self._bags, items.bags, context.bags, strict=True):
-            ids, offsets = theirs
-            bags.append(ours if own else (np.tile(ids, count), np.arange(count + 1) * offsets[-1]))
+    def joined(self, contexts: EncodedRows, items: EncodedRows) -> EncodedRows:
+        """Each context with each item, complete: those of the first context first."""
+        theirs = contexts.take(np.repeat(np.arange(len(contexts)), len(items)))
+        ours = items.take(np.tile(np.arange(len(items)), len(contexts)))
+        bags = zip(self._bags, ours.bags, theirs.bags, strict=True)
         return self.encoder.add_cells(
-            dataclasses.replace(
-                items,
-                categorical=np.where(self._ids, items.categorical, context.categorical),
-                numeric=np.where(self._numbers, items.numeric, context.numeric),
-                bags=tuple(bags),
+            EncodedRows(
+                np.where(self._ids, ours.categorical, theirs.categorical),
+                np.where(self._numbers, ours.numeric, theirs.numeric),
+                tuple(own if of_item else other for of_item, own, other in bags),
             )
         )
+
+
+def _places(slots: Sequence[Slot]) -> Tensor:
+    return torch.tensor([place for slot in slots for place in range(slot.start, slot.stop)], dtype=torch.int64)

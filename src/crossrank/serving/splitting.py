@@ -21,12 +21,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.models.base import Terms
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.deep_terms import Deep
-from crossrank.serving.polynomial import Affine, Polynomial, Sides, thin
+from crossrank.serving.polynomial import Affine, Polynomial, Sides, Unexpanded, dots_of_each, thin
 from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 
@@ -38,10 +39,16 @@ class Term(Protocol):
         """(N, I) -> (N, F), what is known of items before any request."""
 
     def request(self, c: Tensor) -> Any:
-        """(C,) -> what is known of a request before any item."""
+        """(B, C) -> what is known of B requests before any item."""
 
     def logits(self, request: Any, v: Tensor, known: Tensor) -> Tensor:
-        """A request, v (N, I), known (N, F) -> (N,)"""
+        """B requests, v (B or 1, N, I), known (B or 1, N, F) -> (B, N); rows that are given once are for all."""
+
+
+class _Shared(NamedTuple):
+    constant: Tensor  # (B, 1)
+    states: list[Any]  # of the terms
+    phi: Tensor | None = None  # (B, Σ widths), where all terms are inner products: one product with the whole row
 
 
 class Split:
@@ -51,11 +58,14 @@ class Split:
         terms: the networks that make it; their layers say ``can_split``.
         sides: which elements of x0 are the context's, and which the item's.
         precision: of the deep network, less a first layer that is taken apart; that of the model where left out.
+        num_crossed: how many of the item's elements, the last ones, are only known of a context and an item together.
     """
 
-    def __init__(self, terms: Terms, sides: Sides, precision: torch.dtype | None = None) -> None:
-        self.sides, self.bias = sides, terms.bias
-        self.terms: list[Term] = [_cross_term(network, head, sides) for network, head in terms.crosses]
+    def __init__(
+        self, terms: Terms, sides: Sides, precision: torch.dtype | None = None, *, num_crossed: int = 0
+    ) -> None:
+        self.sides, self.bias, self.num_crossed = sides, terms.bias, num_crossed
+        self.terms: list[Term] = [_cross_term(*one, sides, num_crossed) for one in terms.crosses]
         if terms.deep is not None:
             deep = *terms.deep, sides, precision or terms.bias.dtype
             if not terms.below:
@@ -66,48 +76,78 @@ class Split:
                 self.terms.append(Stacked(terms.below, *deep))
         if terms.quadratic is not None:
             self.terms.append(Quadratic(*terms.quadratic, sides, precision or terms.bias.dtype))
-        nobody = terms.bias.new_zeros(0, len(sides.item))
-        linear = 0 if terms.linear is None else 1
-        self.widths = [len(sides.item), *(term.item(nobody).shape[1] for term in self.terms), linear]
+        self._linear = 0 if terms.linear is None else 1
+        units = torch.eye(len(sides.item), dtype=terms.bias.dtype)[len(sides.item) - num_crossed :]
+        known = [term.item(units) for term in self.terms]
+        self.widths = [len(sides.item) - num_crossed, *(one.shape[1] for one in known), self._linear]
+        self.of_crossed = torch.cat([units[:, :0], *known], dim=1)  # (Z, Σ F)
 
     def item(self, v: Tensor) -> Tensor:
-        """The rows of items: (N, I) -> (N, Σ widths). What a linear term makes of each comes after v."""
-        v, linear = torch.tensor_split(v, [len(self.sides.item)], dim=1)
-        return torch.cat([v, *(term.item(v) for term in self.terms), linear], dim=1)
+        """The rows of items: (N, I - Z) -> (N, Σ widths). What a linear term makes of each comes after v."""
+        v, linear = torch.tensor_split(v, [self.widths[0]], dim=1)
+        whole = F.pad(v, (0, self.num_crossed))
+        return torch.cat([v, *(term.item(whole) for term in self.terms), linear], dim=1)
 
-    def request(self, c: Tensor) -> list[Any]:
-        """What is known of a request, (C,), and what a linear term makes of it after that."""
-        c, linear = torch.tensor_split(c, [len(self.sides.context)])
-        return [*(term.request(c) for term in self.terms), linear]
+    def request(self, c: Tensor) -> _Shared:
+        """What is known of B requests, (B, C), after which is what a linear term makes of them."""
+        c, linear = torch.tensor_split(c, [len(self.sides.context)], dim=1)
+        states, constant = [term.request(c) for term in self.terms], self.bias + linear.sum(dim=1, keepdim=True)
+        if not self.inner_products:
+            return _Shared(constant, states)
+        of_v, of_known = zip(*(state.phi.tensor_split([self.widths[0]], dim=1) for state in states), strict=True)
+        phi = torch.cat([torch.stack(of_v).sum(dim=0), *of_known, c.new_ones(len(c), self._linear)], dim=1)
+        return _Shared(constant + torch.stack([state.constant for state in states], dim=1).sum(1, True), states, phi)
 
-    def logits(self, request: list[Any], items: Tensor) -> Tensor:
-        """A request and the rows of items, (N, Σ widths) -> (N,)"""
-        v, *parts, linear = torch.split(items, self.widths, dim=1)
-        *states, shared = request
-        logits: Tensor = (self.bias + shared.sum()).expand(len(items))
-        if linear.shape[1]:
-            logits = logits + linear[:, 0]
-        for term, state, known in zip(self.terms, states, parts, strict=True):
-            logits = logits + term.logits(state, v, known)
+    def logits(self, request: _Shared, items: Tensor, crossed: Tensor | None = None) -> Tensor:
+        """B requests, the rows of items, (N, Σ widths), and z where there is any, (B, N, Z) -> (B, N)"""
+        v, known, linear = torch.split(items[None], [self.widths[0], sum(self.widths[1:-1]), self._linear], dim=2)
+        if crossed is not None:
+            known = known + crossed @ self.of_crossed
+            v = torch.cat([v.expand(len(crossed), -1, -1), crossed], dim=2)
+        parts = torch.split(known, self.widths[1:-1], dim=2)
+        if request.phi is not None:
+            each = zip(self.inner_products, request.states, parts, strict=True)
+            return self.flat(request, items) + sum(term.cubic(state.middle, v, part) for term, state, part in each)
+        logits = request.constant + (linear[..., 0] if self._linear else 0)
+        for term, state, part in zip(self.terms, request.states, parts, strict=True):
+            logits = logits + term.logits(state, v, part)
         return logits
+
+    def flat(self, request: _Shared, items: Tensor) -> Tensor:
+        """Where all terms are inner products, the logits less each tᵀ M(c) s: (N, Σ widths) -> (B, N)."""
+        assert request.phi is not None
+        return request.constant + dots_of_each(items[None], request.phi)
+
+    def reach(self, items: Tensor) -> Tensor:
+        """‖s‖ ‖t‖ of each of these terms; |tᵀ M(c) s| is at most ‖M(c)‖ times that: (N, Σ widths) -> (N, terms)."""
+        v, *parts, _ = torch.split(items, self.widths, dim=1)
+        each = [term.s_and_t(v, part) for term, part in zip(self.inner_products, parts, strict=True)]
+        return torch.stack([s.norm(dim=1) * t.norm(dim=1) for s, t in each], dim=1)
+
+    @property
+    def by_numpy(self) -> bool:
+        """Whether one request's products are found by numpy, in no threads but the caller's."""
+        products = self.inner_products
+        return bool(products) and all(term.is_narrow for term in products)
 
     @property
     def inner_products(self) -> list[Polynomial]:
         """The terms, where every one is an inner product of a request's and an item's vector; else none."""
-        found = [term for term in self.terms if isinstance(term, Polynomial)]
+        found = [term for term in self.terms if type(term) is Polynomial]
         return found if len(found) == len(self.terms) else []
 
 
-def _cross_term(network: CrossNetwork, head: Tensor, sides: Sides) -> Term:
+def _cross_term(network: CrossNetwork, head: Tensor, sides: Sides, num_crossed: int) -> Term:
     if is_polynomial(network):
-        return Polynomial(network, head, sides)
+        return (Unexpanded if num_crossed else Polynomial)(network, head, sides)
     return (Separable if is_separable(network, sides) else Crossed)(network, head, sides)
 
 
-def can_split(terms: Terms) -> bool:
-    """Whether every cross layer says how it is taken apart."""
+def can_split(terms: Terms, *, crossed: bool = False) -> bool:
+    """Whether every cross layer says how it is taken apart, and products of fields have no third block to multiply."""
     networks = [*(network for network, _ in terms.crosses), *terms.below]
-    return all(getattr(layer, "can_split", False) for network in networks for layer in network.layers)
+    layers = [layer for network in networks for layer in network.layers]
+    return all(getattr(layer, "can_split", False) for layer in layers) and not (crossed and terms.quadratic)
 
 
 def is_polynomial(network: CrossNetwork) -> bool:
@@ -117,9 +157,9 @@ def is_polynomial(network: CrossNetwork) -> bool:
 
 
 class _Request(NamedTuple):
-    c: Tensor
-    projected: Tensor  # (Z,), p without the bias
-    pulled: Tensor  # (D,) or (M,), G
+    c: Tensor  # (B, C)
+    projected: Tensor  # (B, Z), p without the bias
+    pulled: Tensor  # (B, D) or (B, M), G
 
 
 class Crossed:
@@ -148,31 +188,31 @@ class Crossed:
     def request(self, c: Tensor) -> _Request:
         context = self.sides.context
         projected = self.layers[0].project(self.sides.spaced(c, context))
-        pulled = c[:0] if self.head is None else c * self.head[context] @ self.pull[context]
+        pulled = c[:, :0] if self.head is None else c * self.head[context] @ self.pull[context]
         return _Request(c, projected, pulled)
 
     def crossed(self, request: _Request, v: Tensor, q: Tensor, num_layers: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x0, x_l after some layers, (N, D) each, and what the next layer reads of x_l where that is known."""
+        """x0, x_l after some layers, (B, N, D) each, and what the next layer reads of x_l where that is known."""
         x0 = self.sides.joined(request.c, v)
         xl = x0
-        read: Tensor | None = q + request.projected
+        read: Tensor | None = q + request.projected[:, None]
         for number, layer in enumerate(self.layers[:num_layers]):
             read = layer.project(xl) if read is None else read
             crossed = layer.spread(layer.mix(read))
             xl = torch.addcmul(xl, x0, crossed) if layer.residual else x0 * crossed
-            worth_it = number == 0 and self.second is not None and len(v) > self.second.width
+            worth_it = number == 0 and self.second is not None and v.shape[1] > self.second.width
             read = self.second.read(request, v, q, xl) if worth_it and self.second else None
         return x0, xl, read
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         last, head = self.layers[-1], self.head
         assert head is not None  # a network below a deep one has no logits
-        q, pulled = torch.split(known, [len(request.projected), len(request.pulled)], dim=1)
+        q, pulled = torch.split(known, [request.projected.shape[1], request.pulled.shape[1]], dim=2)
         x0, xl, read = self.crossed(request, v, q, len(self.layers) - 1)
         reached = xl
         if not last.is_affine:
-            reached = last.mix(last.project(xl) if read is None else read)  # (N, M)
-        logits: Tensor = ((pulled + request.pulled) * reached).sum(dim=1) + x0 @ (head * self.bias)
+            reached = last.mix(last.project(xl) if read is None else read)  # (B, N, M)
+        logits: Tensor = ((pulled + request.pulled[:, None]) * reached).sum(dim=2) + x0 @ (head * self.bias)
         return logits + xl @ head if last.residual else logits
 
 
@@ -192,14 +232,17 @@ class _Second:
         self.of_context, self.of_item = read[:, sides.context].contiguous(), read[:, sides.item].T.contiguous()
 
     def read(self, request: _Request, v: Tensor, q: Tensor, x1: Tensor) -> Tensor:
-        """(N, D) -> (N, Z)"""
+        """(B, N, D) -> (B, N, Z)"""
         context, item = self.sides
-        scaled = self.up * request.c[:, None]  # (C, S), diag(c) W[C, I]
-        p = self.first.spread(request.projected)[context] + self.residual
-        shared = self.of_context @ (request.c * p)  # (Z,)
-        both = torch.cat([(self.of_context @ scaled).T, self.of_item])  # (S + I, Z)
-        known = torch.cat([v if self.known_is_v else q, x1.index_select(1, item)], dim=1)  # (N, S + I)
-        return torch.addmm(shared, known, both)
+        scaled = self.up * request.c[:, :, None]  # (B, C, S), diag(c) W[C, I]
+        p = self.first.spread(request.projected)[:, context] + self.residual
+        shared = F.linear(request.c * p, self.of_context)  # (B, Z)
+        both = torch.cat(
+            [(self.of_context @ scaled).mT, self.of_item.expand(len(shared), -1, -1)], dim=1
+        )  # (B, S + I, Z)
+        known = (v if self.known_is_v else q).expand(len(shared), -1, -1)
+        known = torch.cat([known, x1.index_select(2, item)], dim=2)  # (B, N, S + I)
+        return torch.baddbmm(shared[:, None], known, both)
 
 
 class Stacked:
@@ -218,8 +261,8 @@ class Stacked:
         return [one.request(c) for one in self.networks]
 
     def logits(self, request: list[_Request], v: Tensor, known: Tensor) -> Tensor:
-        parts = torch.split(known, [len(one.projected) for one in request], dim=1)
+        parts = torch.split(known, [one.projected.shape[1] for one in request], dim=2)
         each = zip(self.networks, request, parts, strict=True)
         crossed = [one.crossed(state, v, q, len(one.layers))[1] for one, state, q in each]
-        hidden: Tensor = self.deep(torch.cat(crossed, dim=1).to(self.precision))
+        hidden: Tensor = self.deep(torch.cat(crossed, dim=2).to(self.precision))
         return hidden.to(self.head.dtype) @ self.head

@@ -1,0 +1,76 @@
+"""The few items of a catalogue that may be a request's best, where a logit is an inner product.
+
+All but ``tᵀ M(c) s`` of an item's logit is one product with its row, read once at the speed of the memory. What is left
+lies within ``‖M(c)‖ ‖s‖ ‖t‖`` of zero, ‖s‖ ‖t‖ being known of the item. So what an item reaches at most is known, and
+items that may reach what k others have are scored; no other can be among the best k.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from crossrank.data.rows import SCORING_ROWS, EncodedRows, Positions
+from crossrank.serving.pairing import KnownItems, Pairing
+
+FEWEST = 20_000  # items, below which scoring all takes no longer
+SOME = 512  # items that are scored first
+ROUNDING = 1e-5  # of a logit, or of one where it is smaller
+
+
+class Pruning:
+    """What is known of a catalogue's items beside their rows: ‖s‖ ‖t‖ of each term, (N, terms)."""
+
+    def __init__(self, pairing: Pairing, known: KnownItems) -> None:
+        self.pairing, self.known = pairing, known
+        with torch.inference_mode():
+            self._reach = torch.cat([self._reach_of(part) for part in torch.split(known.rows, SCORING_ROWS)])
+
+    @classmethod
+    def of(cls, pairing: Pairing, known: object) -> Pruning | None:
+        """None where every item is scored."""
+        terms = [term for split in pairing.splits for term in split.inner_products]
+        inner = all(split.inner_products for split in pairing.splits) and any(term.has_middle for term in terms)
+        return cls(pairing, known) if inner and isinstance(known, KnownItems) and len(known) >= FEWEST else None
+
+    def _each(self, rows: Tensor) -> list[Tensor]:
+        """The rows of each member."""
+        splits = self.pairing.splits
+        return list(torch.split(rows.to(splits[0].bias.dtype), [sum(split.widths) for split in splits], dim=1))
+
+    def _reach_of(self, rows: Tensor) -> Tensor:
+        each = zip(self.pairing.splits, self._each(rows), strict=True)
+        return torch.cat([split.reach(one) for split, one in each], dim=1)
+
+    @torch.inference_mode()
+    def promising(self, context: EncodedRows, k: int, allowed: NDArray[np.bool_] | None) -> Positions:
+        """The places of items that may be among the best k of those allowed, in order."""
+        pairing, splits, rows = self.pairing, self.pairing.splits, self.known.rows
+        requests = [split.request(c) for split, c in zip(splits, pairing.contexts(context), strict=True)]
+        flat = np.empty(len(rows), requests[0].constant.numpy().dtype)
+
+        def multiply(start: int) -> None:
+            each = zip(splits, requests, self._each(rows[start : start + SCORING_ROWS]), strict=True)
+            found = [split.flat(request, one)[0] for split, request, one in each]
+            flat[start : start + SCORING_ROWS] = (
+                torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]
+            ).numpy()
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            list(threads.map(multiply, range(0, len(rows), SCORING_ROWS)))
+        middles = [state.middle for request in requests for state in request.states]
+        norms = [0.0 if one is None else torch.linalg.matrix_norm(one[0], 2).item() for one in middles]
+        most = torch.from_numpy(flat) + self._reach @ (self._reach.new_tensor(norms) / len(splits))
+        if allowed is not None:
+            most[~torch.from_numpy(allowed)] = -torch.inf
+        first = torch.topk(most, min(max(k, SOME), len(most))).indices.numpy()
+        if allowed is not None:
+            first = first[allowed[first]]
+        scored = pairing.logits(context, self.known.take(first))[0]
+        least = torch.topk(scored, k).values[-1] if k <= len(scored) else scored.new_tensor(-torch.inf)
+        enough = pairing.bounded(most) >= least - ROUNDING * least.abs().clamp_min(1)
+        return np.flatnonzero(enough.numpy() if allowed is None else enough.numpy() & allowed)
