@@ -11,6 +11,7 @@ import typer
 from crossrank.cli.app import (
     ConfigFile,
     Encoding,
+    Engine,
     Json,
     OnBadRow,
     Overwrite,
@@ -81,6 +82,7 @@ def prepare(
     encoding: Encoding = None,
     on_error: OnBadRow = "raise",
     sets: Sets = None,
+    engine: Engine = "local",
     overwrite: Overwrite = False,
 ) -> None:
     """Encode tables into a dataset that training reads at full speed.
@@ -109,7 +111,8 @@ def prepare(
         table = open_rows(sources, divided, separator=separator, encoding=encoding, on_error=on_error)
         meaning = _schema(table, schema, label, positive, split=split)
     split = say_split(split, table, meaning)
-    dataset = prepare_dataset(table, meaning, into, split=split, on_error=on_error, overwrite=overwrite)
+    options: dict[str, Any] = {"on_error": on_error, "overwrite": overwrite, "engine": engine}
+    dataset = prepare_dataset(table, meaning, into, split=split, **options)
     rows = dataset.num_rows
     say_skipped(table)
     _say_encodings(meaning, dataset.schema)
