@@ -10,6 +10,8 @@ import contextlib
 import importlib.util
 import logging
 import os
+import socket
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
@@ -79,16 +81,23 @@ class Tasks:
 
 def lost(error: BaseException) -> RunError:
     """What to say where the cluster failed."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
     return RunError(
-        f"The cluster must finish what it began; {lines[0].rstrip('.')}.",
+        f"The cluster must finish what it began; {first_line(error)}.",
         hint="Look at it with `ray status`, and at its logs, and give the command again.",
     )
 
 
+def first_line(error: BaseException) -> str:
+    """Of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 @contextlib.contextmanager
-def cluster() -> Iterator[Tasks]:
+def cluster(cpus: int = 1) -> Iterator[Tasks]:
     """Connect to the cluster, or start a Ray of this machine's own.
+
+    Args:
+        cpus: that such a Ray must count, even if the machine has fewer.
 
     Raises:
         MissingRayError: where Ray is not installed.
@@ -97,21 +106,37 @@ def cluster() -> Iterator[Tasks]:
     if importlib.util.find_spec("ray") is None:
         raise MissingRayError
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would send them to its makers
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # that of one task is told; others may have failed too
     import ray
 
     if ray.is_initialized():  # by whoever called
         yield Tasks()
         return
-    address = os.environ.get("RAY_ADDRESS")
-    own: dict[str, Any] = {} if address else {"address": "local", "include_dashboard": False}
-    try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise RunError(
-            f"A Ray cluster must answer at RAY_ADDRESS={address}; {str(error).strip().splitlines()[0]}.",
-            hint="Start one with `ray start --head`, or unset RAY_ADDRESS for one of this machine alone.",
-        ) from None
-    try:
+    with contextlib.ExitStack() as stack:
+        own: dict[str, Any] = {}
+        address = os.environ.get("RAY_ADDRESS")
+        try:
+            if address:
+                _knock(address)
+            else:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
+                own = {"address": "local", "include_dashboard": False, "_temp_dir": folder}
+                own["num_cpus"] = max(os.cpu_count() or 1, cpus)
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
+        except (OSError, RuntimeError, ValueError) as error:
+            place = f"answer at RAY_ADDRESS={address}" if address else "start on this machine"
+            raise RunError(
+                f"Ray must {place}; {first_line(error)}.",
+                hint="Start one with `ray start --head`, or unset RAY_ADDRESS for one of this machine alone."
+                if address
+                else "It opens sockets in the folder for temporary files: TMPDIR must be a short path.",
+            ) from None
+        stack.callback(ray.shutdown)
         yield Tasks()
-    finally:
-        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """See whether somebody is there: Ray itself would knock for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
