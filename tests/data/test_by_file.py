@@ -8,8 +8,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from crossrank.data import EncodedDataset, SplitSettings, open_splits, open_table
-from crossrank.data import encoder_builder, number_codes, scaling
+from crossrank.data import (
+    EncodedDataset,
+    SplitSettings,
+    encoder_builder,
+    number_codes,
+    open_splits,
+    open_table,
+    scaling,
+)
 from crossrank.data.by_file import Job, prepare_by_file, read_file
 from crossrank.data.prepare import prepare
 from crossrank.data.progress import Phases

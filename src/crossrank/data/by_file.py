@@ -113,16 +113,15 @@ def prepare_by_file(job: Job, writer: DatasetWriter, phases: Phases, tasks: Task
         {column.name: statistics for column, statistics in found},
     )
     phases.start("Writing")
-    sent, started = tasks.put(encoder), deque[Any]()
-    for index in range(num_files + tasks.width):
+    sent, started, width = tasks.put(encoder), deque[Any](), tasks.width
+    for index in range(num_files + width):
         if index < num_files:
             of_file = [column[index] for column in numbers]
             ids = [column[index + 1] for column in tables]
             started.append(tasks.start(encode_file, sent, chunks[index], numbered[index], *ids, *of_file))
             chunks[index] = None  # the cluster may forget it then
-        if index >= tasks.width and started:
-            encoded = tasks.get(started.popleft())
-            for rows_by_split in encoded:
+        if index >= width:  # not all at once, or the cluster would hold all rows
+            for rows_by_split in tasks.get(started.popleft()):
                 for name, rows in rows_by_split.items():
                     writer.append(name, rows)
                 phases.add(sum(map(len, rows_by_split.values())), 1 - len(started) / num_files)

@@ -89,9 +89,9 @@ def prepare(
         from crossrank.data.by_file import Job, prepare_by_file
 
         job = Job(table, schema, settings, skip=on_error == "skip")
-        with DatasetWriter(into, schema, overwrite=overwrite) as writer, Phases(shown=progress) as phases:
-            with cluster() as tasks:
-                prepare_by_file(job, writer, phases, tasks)
+        writing_to = DatasetWriter(into, schema, overwrite=overwrite)
+        with writing_to as writer, cluster() as tasks, Phases(shown=progress) as phases:
+            prepare_by_file(job, writer, phases, tasks)
         return EncodedDataset.open(into)
     with DatasetWriter(into, schema, overwrite=overwrite) as writer, Phases(shown=progress) as phases:
         spool = Spool(writer.folder / "spool", schema)

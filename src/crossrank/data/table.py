@@ -143,7 +143,7 @@ class Table:
         rows: int = CHUNK_ROWS,
         as_words: Sequence[str] = (),
     ) -> Iterator[Chunk]:
-        """Those of one part, whose first row has this position in the table; what is left out is added to ``skipped``."""
+        """Those of one part, whose first row has that position in the table; what is left out is counted."""
         part = self.parts[index]
         for piece in prefetch(_pieces(part, columns, rows, skipped, as_words), depth=1):
             share = (index + piece.share_done) / len(self.parts)

@@ -17,9 +17,10 @@ from typing import Any
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, CrossRankError, RunError
 from crossrank.files import read_json, write_json, writing
+from crossrank.folders import recover
 from crossrank.ray import cluster, first_line
 from crossrank.runs import Run
-from crossrank.runs.lifecycle import is_interrupted
+from crossrank.runs.lifecycle import check_free, is_interrupted
 from crossrank.training.distributed.world import PATIENCE, need_torchrec
 from crossrank.training.train import train
 
@@ -28,7 +29,14 @@ BEGUN, REFUSED = "begun", "refused.json"
 
 
 def train_on_ray(
-    data: Any, *, into: Path, config: Mapping[str, Any], workers: int, seed: int = 0, **options: Any
+    data: Any,
+    *,
+    into: Path,
+    config: Mapping[str, Any],
+    workers: int,
+    resume: bool = False,
+    overwrite: bool = False,
+    **options: Any,
 ) -> Run:
     """The same as :func:`crossrank.training.train` of ``training.distributed``, in processes of a cluster.
 
@@ -37,8 +45,9 @@ def train_on_ray(
         into: the run folder, on a disk that all machines share.
         config: settings.
         workers: how many processes, each with a processor, and a GPU where there are enough.
-        seed: as there.
-        **options: ``resume``, ``overwrite`` and ``track``, as there.
+        resume: as there.
+        overwrite: as there.
+        **options: ``seed`` and ``track``, as there.
 
     Raises:
         RunError: where the cluster has too few processors, or workers are lost again and again.
@@ -50,6 +59,8 @@ def train_on_ray(
             hint="Make one with: crossrank prepare TABLE --into DATASET --engine ray",
         )
     need_torchrec()
+    recover(into)
+    check_free(into, resume=resume, overwrite=overwrite)
     with cluster(cpus=workers), writing(into, RunError):
         import ray
         from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -62,7 +73,7 @@ def train_on_ray(
         into.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{into.name}-", dir=into.parent) as folder:
             on_gpus = config.get("training", {}).get("device") != "cpu" and there.get("GPU", 0) >= workers
-            told = {"into": str(into.absolute()), "config": config, "seed": seed, **options}
+            told = {"into": str(into.absolute()), "config": config, "resume": resume, "overwrite": overwrite, **options}
             trainer = TorchTrainer(
                 _work,
                 train_loop_config={"data": str(data.path.absolute()), "folder": str(Path(folder).absolute()), **told},
@@ -95,7 +106,10 @@ def _run(fit: Any) -> None:
         except BaseException as error:
             done.set_exception(error)
 
-    Thread(target=work, daemon=True).start()
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)  # a signal that another thread got is heard between two of them
     done.result()
 
 
