@@ -127,7 +127,7 @@ def cluster(cpus: int = 1) -> Iterator[Tasks]:
             place = f"answer at RAY_ADDRESS={address}" if address else "start on this machine"
             raise RunError(
                 f"Ray must {place}; {first_line(error)}.",
-                hint="Start one with `ray start --head`, or unset RAY_ADDRESS for one of this machine alone."
+                hint="RAY_AUTH_MODE must be that of the cluster. Or unset RAY_ADDRESS for a Ray of this machine alone."
                 if address
                 else "It opens sockets in the folder for temporary files: TMPDIR must be a short path.",
             ) from None
