@@ -153,3 +153,10 @@ class GroupNumbers:
         self._count += len(new)
         numbers: Ids = self._numbers[codes].astype(np.uint32)
         return numbers
+
+    def texts(self) -> pl.Series:
+        """The groups in the order of their numbers; what is missing is a text of no letters."""
+        import polars as pl
+
+        codes = np.argsort(self._numbers)[len(self._numbers) - self._count :]
+        return pl.Series(codes.astype(np.uint32)).cat.to(self._type).cast(pl.String)
