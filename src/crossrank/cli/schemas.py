@@ -114,7 +114,7 @@ def _check(table: Table, path: Path, *, as_json: bool) -> bool:
 def _others(meaning: Schema) -> dict[str, tuple[str, str]]:
     """The columns that are no features."""
     classes = f": {meaning.label.classes[1]} counts as 1" if meaning.label.classes else ""
-    found = {meaning.label.name: ("label", f"{meaning.label.kind}{classes}")}
+    found = dict.fromkeys(meaning.label.inputs, ("label", f"{meaning.label.kind}{classes}"))
     found |= {meaning.weight: ("weight", "weighs each row")} if meaning.weight else {}
     return found | ({meaning.group: ("group", "rows that belong together")} if meaning.group else {})
 

@@ -107,7 +107,7 @@ class _Reading:
         self._builder, self._groups = EncoderBuilder(schema), GroupNumbers()
         self._skipped: Counter[str] = Counter()
         self._num_rows, self._num_training = 0, 0
-        self._labels: set[float] = set()  # of training rows: the least and the greatest of each chunk
+        self._labels: list[set[float]] = [set() for _ in schema.label.inputs]  # of training rows: least and greatest
 
     def chunks(self) -> Generator[tuple[SpooledChunk, float]]:
         """Each chunk, coded, and the share of the table that is done."""
@@ -137,7 +137,9 @@ class _Reading:
         self._num_rows += len(splits)
         if training.any():
             self._num_training += int(training.sum())
-            self._labels |= {float(end(labels[training])) for end in (np.min, np.max)}
+            for found, column in zip(self._labels, labels[training].reshape(-1, len(self._labels)).T, strict=True):
+                known = column[~np.isnan(column)]
+                found |= {float(known.min()), float(known.max())} if len(known) else set()
         return SpooledChunk(coded, splits, labels, weights, groups, times)
 
     def _usable(self, chunk: Chunk) -> NDArray[np.bool_]:
@@ -156,11 +158,14 @@ class _Reading:
                 f"Some rows must be left for training; got none of {self._num_rows:,} in {self._table.name}.",
                 hint="Give more rows, or a larger first fraction.",
             )
-        if len(self._labels) == 1:
-            label, (value,) = self._schema.label, self._labels
-            shown = label.classes[int(value)] if label.classes else f"{value:g}"
+        label = self._schema.label
+        for name, found in zip(label.inputs, self._labels, strict=True):
+            if len(found) > 1:
+                continue
+            shown = " or ".join(label.classes[int(value)] if label.classes else f"{value:g}" for value in found)
             raise DataError(
-                f"Label '{label.name}' must differ between training rows; got {shown} in all {self._num_training:,}.",
+                f"Label '{name}' must differ between training rows; got {shown or 'nothing'} in all "
+                f"{self._num_training:,}.",
                 hint="Name another column as the label, give rows of both kinds, or divide them by another split.",
             )
         return self._builder.finish()

@@ -1,6 +1,6 @@
 """Whether an exported graph answers as the run it is made of.
 
-| what is measured | binary label, classes | a number |
+| what is measured | binary label, classes, tasks | a number |
 | --- | --- | --- |
 | ``largest_difference`` | of a probability | of the answer, in deviations of the label |
 | ``loss_difference`` | of the log loss | of half the squared error, in squared deviations |
@@ -75,7 +75,9 @@ def _loss(kind: str, labels: Doubles, answers: Doubles) -> float:
     """The mean log loss, or half the mean squared error; labels may be probabilities: (N,) or (N, K)."""
     if kind in ("real", "grade"):
         return float(np.square(labels - answers).mean() / 2)
-    if kind == "binary":
+    if kind == "tasks":
+        labels, answers = (each[~np.isnan(labels)] for each in (labels, answers))
+    if kind in ("binary", "tasks"):
         labels, answers = (np.stack([1 - each, each], axis=1) for each in (labels, answers))
     elif labels.ndim == 1:
         labels = np.eye(answers.shape[1])[labels.astype(np.int64)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -28,7 +29,9 @@ def make_engine(
     device = _device(model, settings)
     settings = settings.for_model(model, device.type)
     rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
-    loss = find_loss(settings.loss, dataset.schema.label.kind, pair_weight=settings.pair_weight)
+    label = dataset.schema.label
+    weights: dict[str, Any] = {"pair_weight": settings.pair_weight, "task_weights": settings.weights_of(label)}
+    loss = find_loss(settings.loss, label.kind, **weights)
     loss = with_heads(loss, settings.heads, model)
     if device.type == "cuda":
         return CapturedEngine(
@@ -57,13 +60,13 @@ def joint_engine(
 
 
 def _device(model: Model, settings: TrainingSettings) -> torch.device:
-    """Where steps are made; those of several classes on a processor, since the programs for a GPU are of one logit."""
+    """Where steps are made; those of several logits on a processor, since the programs for a GPU are of one logit."""
     if model.num_outputs == 1:
         return choose_device(settings.device)
     if settings.device == "cuda":
         raise ConfigError(
-            f"A label with several classes is trained on a processor; got training.device=cuda for {model.num_outputs} "
-            "classes.",
+            "A label with several classes or tasks is trained on a processor; got training.device=cuda for "
+            f"{model.num_outputs} logits.",
             hint="Set training.device=cpu.",
         )
     return torch.device("cpu")

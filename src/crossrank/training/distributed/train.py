@@ -72,6 +72,11 @@ def train_distributed(
                 f"A distributed training has one model with one loss on a dataset as it is; got {key}={value}.",
                 hint=f"Leave {key} out, or train in one process.",
             )
+    if dataset.schema.label.kind == "tasks":
+        raise ConfigError(
+            f"A distributed training has one label; got the tasks {dataset.schema.label.name}.",
+            hint="Train in one process.",
+        )
     check_splits(dataset, measured_splits(dataset, test))
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         if is_run(into):
