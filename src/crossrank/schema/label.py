@@ -40,12 +40,13 @@ class Label:
         if self.columns:
             object.__setattr__(self, "name", self.name or ", ".join(self.columns))
             object.__setattr__(self, "kind", "tasks" if self.kind == "binary" else self.kind)
-        if (self.kind == "tasks") != (len(set(self.columns)) == max(2, len(self.columns))) or not self.name:
+        if not self.name:
+            raise SchemaError("'label.name' must be given, or 'label.columns' for several; got neither.")
+        if (self.kind == "tasks") != (len(set(self.columns)) == max(2, len(self.columns))):
             raise SchemaError(
-                "A label must have the name of its column, or, for tasks, the names of two or more different columns, "
-                f"each 0 or 1; got name '{self.name}', columns {listing(self.columns) or 'none'} and the kind "
-                f"{self.kind}.",
-                hint='For example {"name": "click"} or {"columns": ["click", "like"]}.',
+                "The columns of a label must be two or more different ones, each 0 or 1, which are tasks; got "
+                f"{listing(self.columns) or 'none'} for the kind {self.kind}.",
+                hint='For example {"columns": ["click", "like"]}.',
             )
         kept = self.negatives_kept
         if kept is not None and (self.kind != "binary" or not 0 < kept <= 1):
