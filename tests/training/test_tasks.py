@@ -234,11 +234,11 @@ def test_task_weights_decide_which_task_is_learned(tmp_path) -> None:
 
 
 def test_weights_of_tasks_that_are_not_there_are_refused() -> None:
-    assert TrainingSettings(task_weights={"like": 3.0}).weights_of(SCHEMA.label) == [1.0, 3.0]
+    assert TrainingSettings(task_weights={"like": 3.0}).find_loss(SCHEMA.label).task_weights == [1.0, 3.0]
     with pytest.raises(ConfigError, match="must be of tasks, 'click', 'like'; got 'lik'"):
-        TrainingSettings(task_weights={"lik": 3.0}).weights_of(SCHEMA.label)
+        TrainingSettings(task_weights={"lik": 3.0}).find_loss(SCHEMA.label)
     with pytest.raises(ConfigError, match="must be of tasks, none; got 'like'"):
-        TrainingSettings(task_weights={"like": 3.0}).weights_of(Label(name="like"))
+        TrainingSettings(task_weights={"like": 3.0}).find_loss(Label(name="like"))
     with pytest.raises(ConfigError, match="must be positive"):
         TrainingSettings(task_weights={"like": 0.0})
 

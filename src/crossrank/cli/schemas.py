@@ -23,7 +23,7 @@ EXAMPLES = 3
 @app.command(epilog="Example: crossrank schema clicks.csv --into schema.json")
 def schema(
     source: Annotated[list[Path], typer.Argument(help="A table (csv, tsv, parquet), or folders of them.")],
-    label: Annotated[str | None, typer.Option(help="The label's name, where it is not a usual one.")] = None,
+    label: Annotated[str | None, typer.Option(help="The label's name, or several with commas between.")] = None,
     into: Annotated[Path | None, new_path("The JSON file to write the draft to.")] = None,
     given: Annotated[Path | None, typer.Option("--schema", help="Check this schema instead of drafting one.")] = None,
     separator: Separator = None,

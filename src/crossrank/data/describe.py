@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 SAMPLE_ROWS = 200_000
 FEWEST_ROWS = 50  # fewer may agree with the label by chance
 TOP = 3
-LEAK: dict[LabelKind, float] = {
-    "binary": 0.8,
-    "classes": 0.8,
-    "tasks": 0.8,
-    "real": 0.99,
-    "grade": 0.99,
-}  # numbers go together
+LEAK: dict[LabelKind, float] = {"binary": 0.8, "classes": 0.8, "real": 0.99, "grade": 0.99}  # numbers go together
 BINS = 64
 ROWS_OF_A_BIN = 20  # at least, to know its rate of the label
 

@@ -139,7 +139,7 @@ class _Reading:
             self._num_training += int(training.sum())
             for found, column in zip(self._labels, labels[training].reshape(-1, len(self._labels)).T, strict=True):
                 known = column[~np.isnan(column)]
-                found |= {float(known.min()), float(known.max())} if len(known) else set()
+                found.update({float(known.min()), float(known.max())} if len(known) else ())
         return SpooledChunk(coded, splits, labels, weights, groups, times)
 
     def _usable(self, chunk: Chunk) -> NDArray[np.bool_]:

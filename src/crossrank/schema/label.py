@@ -38,6 +38,7 @@ class Label:
 
     def __post_init__(self) -> None:
         if self.columns:
+            object.__setattr__(self, "columns", tuple(self.columns))
             object.__setattr__(self, "name", self.name or ", ".join(self.columns))
             object.__setattr__(self, "kind", "tasks" if self.kind == "binary" else self.kind)
         if not self.name:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -15,7 +14,6 @@ from crossrank.training.cuda.many import JointEngine, can_share_a_program
 from crossrank.training.device import choose_device
 from crossrank.training.engine import Engine
 from crossrank.training.heads import with_heads
-from crossrank.training.loss import find_loss
 from crossrank.training.processor import ProcessorEngine
 from crossrank.training.profile import StepClock
 from crossrank.training.rule import UpdateRule
@@ -29,10 +27,7 @@ def make_engine(
     device = _device(model, settings)
     settings = settings.for_model(model, device.type)
     rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
-    label = dataset.schema.label
-    weights: dict[str, Any] = {"pair_weight": settings.pair_weight, "task_weights": settings.weights_of(label)}
-    loss = find_loss(settings.loss, label.kind, **weights)
-    loss = with_heads(loss, settings.heads, model)
+    loss = with_heads(settings.find_loss(dataset.schema.label), settings.heads, model)
     if device.type == "cuda":
         return CapturedEngine(
             model, dataset.train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock
@@ -49,8 +44,8 @@ def joint_engine(
     """
     device = _device(models[0], settings[0])
     shared = settings[0].for_model(models[0], device.type)
-    loss, rates = find_loss(shared.loss, dataset.schema.label.kind), [one.learning_rate for one in settings]
-    loss = with_heads(loss, shared.heads, models[0])
+    rates = [one.learning_rate for one in settings]
+    loss = with_heads(shared.find_loss(dataset.schema.label), shared.heads, models[0])
     alone = loss.needs_groups or models[0].num_outputs > 1
     if alone or not can_share_a_program(models[0], dataset.train, shared, device):
         return None

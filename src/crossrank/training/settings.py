@@ -16,7 +16,7 @@ from crossrank.models import Model, ModelSettings, parse_model_settings
 from crossrank.models.settings import check_share
 from crossrank.schema import Label, LabelKind
 from crossrank.training.heads import HeadsName
-from crossrank.training.loss import LossName, is_order
+from crossrank.training.loss import Loss, LossName, find_loss, is_order
 from crossrank.training.schedule import ScheduleName
 
 Placement = Literal["table-wise", "row-wise", "column-wise", "data-parallel"]
@@ -142,11 +142,11 @@ class TrainingSettings:
             return "grouped_auc"
         return "ndcg@10" if is_order(self.loss, label_kind) else CRITERIA[label_kind]
 
-    def weights_of(self, label: Label) -> list[float]:
-        """How much the loss of each task counts; none of other labels.
+    def find_loss(self, label: Label) -> Loss:
+        """The loss of a label.
 
         Raises:
-            ConfigError: for a task that the label does not have.
+            ConfigError: for a loss that does not go with the label, or the weight of a task that it does not have.
         """
         for name in self.task_weights:
             if name not in label.columns:
@@ -154,7 +154,8 @@ class TrainingSettings:
                     f"training.task_weights must be of tasks, {listing(label.columns) or 'none'}; got '{name}'.",
                     hint=did_you_mean(name, label.columns),
                 )
-        return [self.task_weights.get(name, 1.0) for name in label.columns]
+        weights = [self.task_weights.get(name, 1.0) for name in label.columns]
+        return find_loss(self.loss, label.kind, pair_weight=self.pair_weight, task_weights=weights)
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """How many steps there are at most."""

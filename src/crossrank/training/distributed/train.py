@@ -29,7 +29,6 @@ from crossrank.training.distributed import checkpoint
 from crossrank.training.distributed.engine import DistributedEngine
 from crossrank.training.distributed.world import World, joined
 from crossrank.training.finish import finish_run, measured_splits, seeded_model
-from crossrank.training.loss import find_loss
 from crossrank.training.plan import Planned, as_made, check_resumed, check_splits, write_plan
 from crossrank.training.prior import with_class_weights
 from crossrank.training.regression import as_learned
@@ -132,7 +131,7 @@ def _train(
             model,
             learned.train,
             settings,
-            loss=find_loss(settings.loss, dataset.schema.label.kind, pair_weight=settings.pair_weight),
+            loss=settings.find_loss(dataset.schema.label),
             rule=UpdateRule(settings, total_steps=settings.total_steps(rows.num_batches(settings.batch_size))),
             seed=run.seed,
             world=world,
