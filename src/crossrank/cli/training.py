@@ -77,7 +77,9 @@ def prepare(
     test_rows: TestRows = None,
     schema: SchemaFile = None,
     source: Annotated[str | None, typer.Option(help="A known set: criteo, movielens-1m or avazu.")] = None,
-    label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The label's name, or several with commas between, where no schema is given.")
+    ] = None,
     positive: Positive = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -136,7 +138,9 @@ def train(
     config: ConfigFile = None,
     sets: Sets = None,
     schema: SchemaFile = None,
-    label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The label's name, or several with commas between, where no schema is given.")
+    ] = None,
     positive: Positive = None,
     separator: Separator = None,
     encoding: Encoding = None,

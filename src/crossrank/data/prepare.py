@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -118,19 +118,20 @@ class Seen:
     """What was met among rows.
 
     Attributes:
-        labels: of training rows: the least and the greatest of each chunk.
+        labels: of training rows, the least and the greatest of each chunk, by the label's column.
         skipped: rows that were left out, by reason.
     """
 
     num_rows: int = 0
     num_training: int = 0
-    labels: set[float] = dataclasses.field(default_factory=set)
+    labels: defaultdict[str, set[float]] = dataclasses.field(default_factory=lambda: defaultdict(set))
     skipped: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def add(self, other: Seen) -> None:
         self.num_rows += other.num_rows
         self.num_training += other.num_training
-        self.labels |= other.labels
+        for name, found in other.labels.items():
+            self.labels[name] |= found
         self.skipped += other.skipped
 
     def check(self, table: Table, schema: Schema) -> None:
@@ -141,11 +142,15 @@ class Seen:
                 f"Some rows must be left for training; got none of {self.num_rows:,} in {table.name}.",
                 hint="Give more rows, or a larger first fraction.",
             )
-        if len(self.labels) == 1:
-            label, (value,) = schema.label, self.labels
-            shown = label.classes[int(value)] if label.classes else f"{value:g}"
+        label = schema.label
+        for name in label.inputs:
+            found = self.labels[name]
+            if len(found) > 1:
+                continue
+            shown = " or ".join(label.classes[int(value)] if label.classes else f"{value:g}" for value in found)
             raise DataError(
-                f"Label '{label.name}' must differ between training rows; got {shown} in all {self.num_training:,}.",
+                f"Label '{name}' must differ between training rows; got {shown or 'nothing'} in all "
+                f"{self.num_training:,}.",
                 hint="Name another column as the label, give rows of both kinds, or divide them by another split.",
             )
 
@@ -189,7 +194,10 @@ class Reading:
         self.seen.num_rows += len(splits)
         if training.any():
             self.seen.num_training += int(training.sum())
-            self.seen.labels |= {float(end(labels[training])) for end in (np.min, np.max)}
+            names = self._schema.label.inputs
+            for name, column in zip(names, labels[training].reshape(-1, len(names)).T, strict=True):
+                known = column[~np.isnan(column)]
+                self.seen.labels[name] |= {float(known.min()), float(known.max())} if len(known) else set()
         return SpooledChunk(coded, splits, labels, weights, groups, times)
 
     def _usable(self, chunk: Chunk) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from crossrank.schema import Label
 from crossrank.serving.http.served import Served
 
 ADMIN = {"authorization": "Bearer an-admin-token-of-ours"}
@@ -183,3 +184,15 @@ def test_two_versions_are_served_side_by_side(make_client, served, rows, tmp_pat
     assert client.get("/v2/models/small").json()["versions"] == ["other", served.version]
     assert client.get("/v2/models/small/versions/other/ready").status_code == 200
     assert client.post("/score?version=third", json=rows[0]).status_code == 404
+
+
+def test_several_tasks_are_answered_by_a_number_for_each_and_ranked_by_none(make_run, make_client) -> None:
+    run = make_run("mmoe", label=Label(columns=("click", "like")))
+    with make_client(model=Served.open(run.path), run=run.path) as client:
+        row = dict.fromkeys(run.schema.inputs)
+        answer = client.post("/score", json={"rows": [row, row]}).json()
+        np.testing.assert_allclose(answer["scores"], run.predict([row, row]), atol=1e-6)
+        assert client.get("/model").json()["label"]["columns"] == ["click", "like"]
+        assert client.get(f"/v2/models/{run.path.name}").json()["outputs"][0]["shape"] == [-1, 2]
+        refused = client.post("/rank", json={"context": {}, "items": [row]})
+        assert refused.status_code == 400 and "several classes or tasks" in refused.text

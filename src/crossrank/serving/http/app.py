@@ -175,7 +175,7 @@ class App:
                 "name": model.name,
                 "version": model.version,
                 "model": model.kind,
-                "label": {"name": label.name, "kind": label.kind, "classes": label.classes},
+                "label": {key: getattr(label, key) for key in ("name", "kind", "classes", "columns")},
                 "columns": [{"name": one.input, "kind": one.kind} for one in model.schema.in_table],
                 "items": model.num_items,
             }
