@@ -181,7 +181,11 @@ class LazyEmbedding:
             for table, state, last in zip(embedding.tables, states, torch.split(self.last, sizes), strict=True)
         ]
         self.reads = Reads(self.tables, now)
-        embedding.read = self.reads.read
+        embedding.read = self.read
+
+    def read(self, number: int, rows: Tensor) -> Tensor:
+        """Rows of the table with this number, as they are now: (N,) -> (N, width)."""
+        return self.reads.read(number, rows)
 
 
 def joined(reads: Sequence[Touched], step: int) -> Touched:
