@@ -88,10 +88,8 @@ def plan(
     workload = _workload(dataset, rows, features, numbers, vocabulary, config, sets, devices=cluster.num_devices)
     made = make_plan(workload, cluster)
     if figure:
-        from crossrank.experiments.figures import check_plots
         from crossrank.experiments.planning.figure import draw_plans, plans_by_size
 
-        check_plots()
         draw_plans(plans_by_size(workload, cluster), figure)
         say(f"figure: {figure}")
     if as_json:

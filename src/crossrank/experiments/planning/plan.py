@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -269,8 +268,3 @@ class _Step:
         asked = sum(self._id_bytes(part) for part in held)
         ids = max(others * asked, self.share * (self.ids - asked))
         return self.cluster.exchange(ids + 2 * vectors, self.device.all_to_all)
-
-
-def count_placements(parts: Sequence[Part]) -> Counter[str]:
-    """How many tables are placed in which way."""
-    return Counter({part.table.name: part.placement for part in parts}.values())
