@@ -28,7 +28,7 @@ crossrank plan data/clicks --device here --per-machine 2 --set training.batch_si
 crossrank plan --calibrate"""
 
 
-def _count(text: str) -> int:
+def _count(text: str, option: str) -> int:
     """A whole number, also written as 100e9 or 45_000_000."""
     try:
         value = float(text.replace("_", ""))
@@ -36,11 +36,7 @@ def _count(text: str) -> int:
             return int(value)
     except (OverflowError, ValueError):
         pass
-    raise typer.BadParameter(f"must be a whole number, such as 45_000_000 or 100e9; got '{text}'")
-
-
-def _counts(text: str) -> list[int]:
-    return [_count(word) for word in text.split(",")]
+    raise typer.BadParameter(f"must be a whole number, such as 45_000_000 or 100e9; got '{text}'", param_hint=option)
 
 
 @app.command(epilog=EXAMPLES)
@@ -173,7 +169,7 @@ def _workload(
         planned = planned_features(
             FEATURES if features is None else features,
             NUMBERS if numbers is None else numbers,
-            _counts(vocabulary or VOCABULARY),
+            [_count(word, "--vocabulary") for word in (vocabulary or VOCABULARY).split(",")],
         )
         total = ROWS
     else:
@@ -181,7 +177,7 @@ def _workload(
         opened = EncodedDataset.open(dataset)
         planned, total = [*opened.features], len(opened.train)
         counts = {one.name: opened.encoder.counts(one.name) for one in planned if one.kind != "numeric"}
-    return Workload.of(settings, planned, rows=total if rows is None else _count(rows), counts=counts)
+    return Workload.of(settings, planned, rows=total if rows is None else _count(rows, "--rows"), counts=counts)
 
 
 def _show(made: Plan) -> None:

@@ -239,8 +239,6 @@ class _Step:
             + reductions * cluster.latency,
             "overhead": device.together if together else device.alone,
         }
-        if not together:
-            parts |= {"all_to_all": 0.0, "all_reduce": 0.0}
         return StepTime(**{name: seconds * crowding for name, seconds in parts.items()})
 
     def _compute(self, stream: float, *, captured: bool) -> float:
@@ -258,7 +256,7 @@ class _Step:
             looked_up = self.share if part.replicated else self.batch * part.lookups
             moved += looked_up * (lookup + (COPIES * FLOAT * part.width if self.cluster.num_devices > 1 else 0))
             moved += 0.0 if part.replicated else update * self._touched(part)
-        return moved / self.device.row_stream  # further threads hardly help
+        return moved / self.device.row_stream  # taken to be one thread's work
 
     def _exchanged(self, held: Sequence[Part]) -> float:
         """Ids to the parts, vectors back, gradients of vectors to the parts again; the larger of sent and received."""
