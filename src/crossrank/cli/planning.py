@@ -21,11 +21,7 @@ WITHOUT = (
     "TorchRec is not installed, so nobody placed the tables: every device is given an equal share of each. How to "
     "install it stands in docs/guides/many-machines.md"
 )
-EXAMPLES = """Example: crossrank plan --rows 1e11 --vocabulary 1e9 --machines 2 --interconnect infiniband-400 --price 80
-
-crossrank plan data/clicks --device here --per-machine 2 --set training.batch_size=2048
-
-crossrank plan --calibrate"""
+EXAMPLE = "crossrank plan --rows 100e9 --vocabulary 1e9 --machines 2 --interconnect infiniband-400 --price 80"
 
 
 def _count(text: str, option: str) -> int:
@@ -39,7 +35,7 @@ def _count(text: str, option: str) -> int:
     raise typer.BadParameter(f"must be a whole number, such as 45_000_000 or 100e9; got '{text}'", param_hint=option)
 
 
-@app.command(epilog=EXAMPLES)
+@app.command(epilog=f"Example: {EXAMPLE}")
 def plan(
     dataset: Annotated[
         Path | None, typer.Argument(help="A prepared dataset, whose features and counts are taken.", show_default=False)
@@ -73,7 +69,8 @@ def plan(
 ) -> None:
     """Plan a training: memory of a device, placement of tables, step time by part, time and cost of an epoch.
 
-    The model and the global batch are settings: --set model.embedding.dim=64 --set training.batch_size=65536.
+    The model and the global batch are settings: --set model.embedding.dim=64 --set training.batch_size=65536. For this
+    machine: crossrank plan --calibrate, then crossrank plan data/clicks --device here --per-machine 2.
     """
     from crossrank.experiments.planning import make_plan
 
