@@ -21,14 +21,10 @@ WITHOUT = (
     "TorchRec is not installed, so nobody placed the tables: every device is given an equal share of each. How to "
     "install it stands in docs/guides/many-machines.md"
 )
-EXAMPLES = """Example: crossrank plan --rows 1e11 --vocabulary 1e9 --machines 2 --interconnect infiniband-400 --price 80
-
-crossrank plan data/clicks --device here --per-machine 2 --set training.batch_size=2048
-
-crossrank plan --calibrate"""
+EXAMPLE = "crossrank plan --rows 100e9 --vocabulary 1e9 --machines 2 --interconnect infiniband-400 --price 80"
 
 
-def _count(text: str) -> int:
+def _count(text: str, option: str) -> int:
     """A whole number, also written as 100e9 or 45_000_000."""
     try:
         value = float(text.replace("_", ""))
@@ -36,14 +32,10 @@ def _count(text: str) -> int:
             return int(value)
     except (OverflowError, ValueError):
         pass
-    raise typer.BadParameter(f"must be a whole number, such as 45_000_000 or 100e9; got '{text}'")
+    raise typer.BadParameter(f"must be a whole number, such as 45_000_000 or 100e9; got '{text}'", param_hint=option)
 
 
-def _counts(text: str) -> list[int]:
-    return [_count(word) for word in text.split(",")]
-
-
-@app.command(epilog=EXAMPLES)
+@app.command(epilog=f"Example: {EXAMPLE}")
 def plan(
     dataset: Annotated[
         Path | None, typer.Argument(help="A prepared dataset, whose features and counts are taken.", show_default=False)
@@ -77,7 +69,8 @@ def plan(
 ) -> None:
     """Plan a training: memory of a device, placement of tables, step time by part, time and cost of an epoch.
 
-    The model and the global batch are settings: --set model.embedding.dim=64 --set training.batch_size=65536.
+    The model and the global batch are settings: --set model.embedding.dim=64 --set training.batch_size=65536. For this
+    machine: crossrank plan --calibrate, then crossrank plan data/clicks --device here --per-machine 2.
     """
     from crossrank.experiments.planning import make_plan
 
@@ -88,10 +81,8 @@ def plan(
     workload = _workload(dataset, rows, features, numbers, vocabulary, config, sets, devices=cluster.num_devices)
     made = make_plan(workload, cluster)
     if figure:
-        from crossrank.experiments.figures import check_plots
         from crossrank.experiments.planning.figure import draw_plans, plans_by_size
 
-        check_plots()
         draw_plans(plans_by_size(workload, cluster), figure)
         say(f"figure: {figure}")
     if as_json:
@@ -175,7 +166,7 @@ def _workload(
         planned = planned_features(
             FEATURES if features is None else features,
             NUMBERS if numbers is None else numbers,
-            _counts(vocabulary or VOCABULARY),
+            [_count(word, "--vocabulary") for word in (vocabulary or VOCABULARY).split(",")],
         )
         total = ROWS
     else:
@@ -183,7 +174,7 @@ def _workload(
         opened = EncodedDataset.open(dataset)
         planned, total = [*opened.features], len(opened.train)
         counts = {one.name: opened.encoder.counts(one.name) for one in planned if one.kind != "numeric"}
-    return Workload.of(settings, planned, rows=total if rows is None else _count(rows), counts=counts)
+    return Workload.of(settings, planned, rows=total if rows is None else _count(rows, "--rows"), counts=counts)
 
 
 def _show(made: Plan) -> None:

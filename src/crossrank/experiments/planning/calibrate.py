@@ -58,11 +58,11 @@ def calibrate(path: Path = RATES_FILE, *, say: Callable[[str], None] = lambda _:
         float32 = _products(torch.float32)
         bfloat16 = _products(torch.bfloat16) if processor_has_bfloat16() else float32
         stream, row_stream, alone = _stream(bfloat16), _row_stream(), _tiny_step(1)
-    say("gloo between two processes")
+    say("gloo between two processes, steps through TorchRec")
+    if not has_torchrec():
+        say("TorchRec is not installed: what a step through it takes besides is taken from another machine")
     one, two = _together(1), _together(2)
     exchanges = EXCHANGES + REDUCTIONS
-    if has_torchrec():
-        say("steps through TorchRec")
     device = Device(
         about=f"a core of {platform.processor() or platform.machine()}, measured by crossrank plan --calibrate",
         kind="cpu",

@@ -8,6 +8,8 @@ import math
 from crossrank.errors import ConfigError
 from crossrank.experiments.planning.rates import Device, Link
 
+MOST_DEVICES = 4096  # TorchRec's planner needs about a second for 25
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cluster:
@@ -31,8 +33,11 @@ class Cluster:
                 raise ConfigError(f"The number of {name} must be at least 1; got {value}.")
         if self.cores < 1:
             raise ConfigError(f"A machine must have at least one core; got {self.cores}.")
-        if self.memory < 0 or (self.price or 0) < 0:
-            raise ConfigError("Memory and price must not be negative; one of them is.")
+        if self.num_devices > MOST_DEVICES:
+            raise ConfigError(f"A plan may have {MOST_DEVICES:,} devices at most; got {self.num_devices:,}.")
+        for name, amount in (("memory", self.memory), ("price", self.price or 0.0)):
+            if not 0 <= amount < math.inf:
+                raise ConfigError(f"The {name} of a machine must be a number from 0 on; got {amount}.")
         if self.machines > 1 and self.link is None:
             raise ConfigError(
                 f"{self.machines} machines must be connected; no interconnect was given.",

@@ -39,8 +39,8 @@ def has_torchrec() -> bool:
 def place(workload: Workload, cluster: Cluster, batch_size: int) -> list[Part]:
     """The parts of all tables.
 
-    With one device there is nothing to place. Without TorchRec every device gets an equal share of each table, rows
-    and vectors: what no placement undercuts.
+    With one device there is nothing to place. Without TorchRec every device gets an equal share of each table, of its
+    rows and of its vectors: the least memory that any placement needs.
 
     Args:
         workload: the tables.

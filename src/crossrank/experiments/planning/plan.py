@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -240,8 +239,6 @@ class _Step:
             + reductions * cluster.latency,
             "overhead": device.together if together else device.alone,
         }
-        if not together:
-            parts |= {"all_to_all": 0.0, "all_reduce": 0.0}
         return StepTime(**{name: seconds * crowding for name, seconds in parts.items()})
 
     def _compute(self, stream: float, *, captured: bool) -> float:
@@ -259,7 +256,7 @@ class _Step:
             looked_up = self.share if part.replicated else self.batch * part.lookups
             moved += looked_up * (lookup + (COPIES * FLOAT * part.width if self.cluster.num_devices > 1 else 0))
             moved += 0.0 if part.replicated else update * self._touched(part)
-        return moved / self.device.row_stream  # further threads hardly help
+        return moved / self.device.row_stream  # taken to be one thread's work
 
     def _exchanged(self, held: Sequence[Part]) -> float:
         """Ids to the parts, vectors back, gradients of vectors to the parts again; the larger of sent and received."""
@@ -269,8 +266,3 @@ class _Step:
         asked = sum(self._id_bytes(part) for part in held)
         ids = max(others * asked, self.share * (self.ids - asked))
         return self.cluster.exchange(ids + 2 * vectors, self.device.all_to_all)
-
-
-def count_placements(parts: Sequence[Part]) -> Counter[str]:
-    """How many tables are placed in which way."""
-    return Counter({part.table.name: part.placement for part in parts}.values())
