@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,9 +43,11 @@ def ray(tmp_path_factory):
     os.environ["STARTED_BY"] = str(tmp_path_factory.getbasetemp())  # its processes inherit it
     import ray
 
-    ray.init(address="local", num_cpus=2, object_store_memory=150_000_000, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
+    small = {"num_cpus": 2, "object_store_memory": 150_000_000}
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # a short path
+        ray.init(address="local", include_dashboard=False, log_to_driver=False, _temp_dir=folder, **small)
+        yield ray
+        ray.shutdown()
     del os.environ["STARTED_BY"]
 
 
