@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -99,6 +99,12 @@ class _Member:
         return torch.from_numpy(np.concatenate(parts, axis=2)) if parts else None
 
 
+def in_threads(function: Callable[[int], None], starts: Sequence[int]) -> None:
+    """Call a function that numpy spends its time in, with each number, in as many threads as torch would use."""
+    with ThreadPoolExecutor(min(torch.get_num_threads(), max(len(starts), 1))) as threads:
+        list(threads.map(function, starts))
+
+
 class Pairing:
     """What a model makes of contexts and items.
 
@@ -189,11 +195,11 @@ class Pairing:
             logits[:, start:stop] = (torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]).numpy()
 
         starts = range(0, len(known), self._rows_at_once)
-        if len(contexts) == 1 < len(starts) and all(split.by_numpy for split in self.splits):
-            with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-                list(threads.map(score, starts))
+        if len(contexts) == 1 and all(split.by_numpy for split in self.splits):
+            in_threads(score, starts)
         else:
-            list(map(score, starts))
+            for start in starts:
+                score(start)
         return torch.from_numpy(logits)
 
     def _row_by_row(self, contexts: EncodedRows, items: EncodedRows) -> Tensor:

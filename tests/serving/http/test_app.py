@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from crossrank.schema import Categorical, Numeric
 from crossrank.serving.http.served import Served
 
 ADMIN = {"authorization": "Bearer an-admin-token-of-ours"}
@@ -183,3 +184,9 @@ def test_two_versions_are_served_side_by_side(make_client, served, rows, tmp_pat
     assert client.get("/v2/models/small").json()["versions"] == ["other", served.version]
     assert client.get("/v2/models/small/versions/other/ready").status_code == 200
     assert client.post("/score?version=third", json=rows[0]).status_code == 404
+
+
+def test_a_column_that_two_features_are_made_of_is_told_once(make_client, make_run) -> None:
+    both = make_run(columns=[Categorical(name="whole", source="age"), Numeric(name="age", encoding="scalar")])
+    columns = make_client(model=Served.open(both.path)).get("/model").json()["columns"]
+    assert columns == [{"name": "age", "kind": "numeric"}]
