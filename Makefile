@@ -34,7 +34,7 @@ test-api: $(VENV)/.dev  ## the server against its OpenAPI document; installs sch
 	@test -x $(API)/bin/schemathesis || ($(PYTHON) -m venv $(API) && $(API)/bin/pip install --quiet schemathesis==4.32)
 	@PATH="$(abspath $(API))/bin:$$PATH" $(BIN)/python -m pytest -q tests/serving/http/test_openapi.py
 
-test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec, in an environment of their own
+test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec and Ray, in an environment of their own
 	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed \
 		tests/docs/test_guides.py -k 'not test_guides or several_processes'
 
@@ -96,11 +96,11 @@ $(VENV)/.dev: $(VENV)/.core
 
 # TorchRec's own requirements name the CUDA build of fbgemm, half a gigabyte; on a processor it runs with the other one.
 $(DISTRIBUTED)/.ready: pyproject.toml constraints.txt
-	@echo "installing crossrank and TorchRec into $(DISTRIBUTED)" >&2
+	@echo "installing crossrank, TorchRec and Ray into $(DISTRIBUTED)" >&2
 	@test -x $(DISTRIBUTED)/bin/python || $(PYTHON) -m venv $(DISTRIBUTED)
-	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . pytest fsspec
+	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tune]' pytest fsspec
 	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0
 	@$(DISTRIBUTED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		tensordict==0.15.3 torchmetrics==1.9.0 pyre-extensions==0.0.32 tqdm
+		tensordict==0.15.3 torchmetrics==1.9.0 pyre-extensions==0.0.32 tqdm 'ray[train]'
 	@touch $@

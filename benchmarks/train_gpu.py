@@ -241,7 +241,7 @@ def measured(model: Model, optimizer: Optimizer, valid: Any) -> dict[str, float]
     losses = {}
     for averaged in (False, True):
         with optimizer.using(averaged=averaged):
-            losses["averaged" if averaged else "raw"] = evaluate_split(model, valid)["logloss"]
+            losses["averaged" if averaged else "raw"] = evaluate_split(model, valid, Label(name="liked"))["logloss"]
     return losses
 
 

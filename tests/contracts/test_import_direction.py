@@ -23,7 +23,7 @@ ROWS = (
     ("data", "models"),
     ("schema", "nn"),
     ("folders",),
-    ("config", "files", "results"),
+    ("config", "files", "ray", "results"),
     ("shapes",),
     ("errors",),
 )

@@ -141,6 +141,14 @@ CASES: dict[str, Case] = {
     "MaskedCrossLayer": Case(made("MaskedCrossLayer", DIM, widths=[3, 2, 1]), two),
     "MaskedCrossLayer previous": Case(made("MaskedCrossLayer", DIM, source="previous"), two),
     "QuadraticCrossLayer": Case(made("QuadraticCrossLayer", DIM, num_heads=2), two),
+    "GatedExperts": Case(
+        made("GatedExperts", WIDTH, num_tasks=FIELDS - 1, num_specific=1, num_shared=2, sizes=[5], activation="tanh"),
+        fields,
+    ),
+    "GatedExperts below": Case(
+        made("GatedExperts", WIDTH, num_tasks=FIELDS - 1, num_specific=1, num_shared=1, sizes=[5], is_last=False),
+        fields,
+    ),
     "HashedCrosses": Case(made("HashedCrosses", [(0, 1)], [5, 7], num_buckets=10), ids),
 }
 

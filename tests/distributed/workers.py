@@ -60,6 +60,22 @@ def curve(world: World, dataset: EncodedDataset, values: dict, *, double: bool) 
     }  # fmt: skip
 
 
+def held(world: World, dataset: EncodedDataset, values: dict) -> dict:
+    """Where the tables lie after a step, and the bytes that this process keeps of them."""
+    engine = engine_for(world, dataset, Config.parse(values), double=False)
+    engine.step(next(iter(engine.batches(0, 0))))
+    optimizer = engine.optimizer
+    kept = [weight for _, weight, _ in engine.shards()]  # of the best ones so far, a copy
+    for table in optimizer.lazy.tables:
+        kept += [table.weight, table.state, table.last, table.owner]
+    replicated = {id(weight) for lookup in engine.lookups for weight in lookup.weights}
+    for weight, average in zip(optimizer.parameters, optimizer.averages, strict=True):
+        if id(weight) in replicated:
+            state = optimizer.adam.state[weight]
+            kept += [weight, weight.grad, state["exp_avg"], state["exp_avg_sq"], average]
+    return {"placement": engine.placement, "bytes": sum(part.nbytes for part in kept)}
+
+
 def answers(engine: DistributedEngine, dataset: EncodedDataset) -> list[float]:
     """The validation logits of the averaged weights."""
     with engine.using(averaged=True):

@@ -8,7 +8,7 @@ from processor to processor. A comment in front of a block says what cannot be r
 
 - ``<!-- not run: reason -->``;
 - ``<!-- real data -->``: needs files of public sets, which CROSSRANK_DATA has;
-- ``<!-- torchrec -->``: needs TorchRec, which ``make test-distributed`` installs.
+- ``<!-- torchrec -->``, ``<!-- ray -->``: needs TorchRec, or Ray, which ``make test-distributed`` installs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_NOT_RUN = 3
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"-?\d+\.\d+")
 TOKEN = re.compile(rf"(\.\.\.|\s+|{NUMBER.pattern})")
-MARK = re.compile(r"<!-- (not run: .+|real data|torchrec) -->\n+ *\Z")
+MARK = re.compile(r"<!-- (not run: .+|real data|torchrec|ray) -->\n+ *\Z")
 
 
 @dataclasses.dataclass
@@ -74,6 +74,7 @@ def blocks(page: str) -> list[Block]:
 
 
 PAGES = [page for page in pages() if blocks(page)]
+TORCHREC = [page for page in PAGES if any(block.mark == "torchrec" for block in blocks(page))]
 REAL = [page for page in PAGES if any(block.mark == "real data" for block in blocks(page))]
 
 
@@ -105,9 +106,10 @@ def test_a_page_does_what_it_says_of_public_sets(page, real_data, tmp_path) -> N
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="run by `make test-distributed`")
-def test_a_page_does_what_it_says_of_several_processes(tmp_path) -> None:
-    page = "docs/guides/many-machines.md"
-    run(page, [block for block in blocks(page) if block.mark == "torchrec"], tmp_path)
+@pytest.mark.parametrize("page", TORCHREC)
+def test_a_page_does_what_it_says_of_several_processes(page, tmp_path) -> None:
+    there = [name for name in ("torchrec", "ray") if importlib.util.find_spec(name)]
+    run(page, [block for block in blocks(page) if block.mark in there], tmp_path)
 
 
 def test_few_blocks_are_left_out_and_each_says_why() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from crossrank.experiments.bench import Row, _traffic, bench_models, bench_table
+from crossrank.experiments.bench import Row, bench_models, bench_table, traffic_of
 
 ROW = Row("fm", 10, 5, 1.0, 80.0, 1000, memory_share=1.02, lookup_share=0.2)
 
@@ -24,8 +24,10 @@ def test_the_dnn_comes_first_and_is_the_measure():
 
 def test_bytes_are_counted_once_for_each_operand_and_not_for_views():
     left, right = torch.ones(3, 4), torch.ones(4, 5)
-    traffic = _traffic(lambda: left.view(12).view(3, 4) @ right)
+    traffic = traffic_of(lambda: left.view(12).view(3, 4) @ right)
     assert (traffic.total, traffic.largest) == (4 * (12 + 20 + 15), 4 * 20)
+    assert traffic.products == traffic.total
+    assert traffic_of(lambda: left + left).products == 0
 
 
 def test_a_slow_model_tells_its_bound():

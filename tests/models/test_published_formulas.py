@@ -24,10 +24,12 @@ from references.gdcn import gdcn
 from references.mask_net import mask_net
 from references.nfm import nfm
 from references.pnn import pnn
+from references.tasks import mmoe, ple, shared_bottom
 from references.wukong import wukong
 
 DEEP, NO_DEEP = {"deep": {"sizes": [5, 3]}}, {"deep": {"sizes": []}}
 HEADS = {"num_heads": 2, "head_dim": 3}
+LEVELS = {"num_levels": 2, "num_specific": 2, "num_shared": 1}
 STRUCTURES = ("stacked", "parallel", "cross-only")
 CASES = [
     *[
@@ -114,6 +116,9 @@ CASES = [
     (fcn, {"name": "ecn", "cross": {"num_layers": 3}}, {"parts": [("cross", True)]}),
     (fcn, {"name": "lcn", "cross": {"num_layers": 3}}, {"parts": [("cross", False)]}),
     (qnn_alpha, {"name": "qnn-alpha", "cross": {"num_layers": 3, "num_heads": 2}}, {"num_heads": 2}),
+    (shared_bottom, {"name": "shared-bottom", "tower_sizes": [4], **DEEP}, {}),
+    (mmoe, {"name": "mmoe", "num_experts": 3, "tower_sizes": [4], **DEEP}, {"num_experts": 3}),
+    (ple, {"name": "ple", **LEVELS, "tower_sizes": [], **DEEP}, LEVELS),
     (fm, {"name": "fm"}, {}),
     (deepfm, {"name": "deepfm", **DEEP}, {}),
     *[

@@ -93,7 +93,7 @@ def edited(change):
         (lambda v: v.update(group=["q"]), r"'group' of the schema must be the name of a column or null; got \['q'\]"),
         (
             lambda v: v["label"].update(kind="binry"),
-            "must be one of 'binary', 'real', 'classes', 'grade'; got 'binry'. Did you mean 'binary'",
+            "must be one of 'binary', 'real', 'classes', 'grade', 'tasks'; got 'binry'. Did you mean 'binary'",
         ),
         (lambda v: v["label"].pop("name"), "'label.name' must be given"),
         (lambda v: v["features"].append("age"), "needs a 'name' and a 'kind' out of .*; got 'age'"),

@@ -172,7 +172,7 @@ def test_several_texts_are_drafted_as_classes_and_read_in_any_case() -> None:
 def test_a_gpu_is_refused_by_name_and_otherwise_left_aside(run) -> None:
     empty = EncodedDataset.__new__(EncodedDataset)
     empty.encoder = Encoder(SCHEMA, {}, {})
-    with pytest.raises(ConfigError, match=r"trained on a processor; got training\.device=cuda for 3 classes"):
+    with pytest.raises(ConfigError, match=r"trained on a processor; got training\.device=cuda for 3 logits"):
         make_engine(run.model, empty, TrainingSettings(device="cuda"), seed=0)
 
 

@@ -15,7 +15,18 @@ from typing import Annotated, Any
 import typer
 
 import crossrank
-from crossrank.cli import experiments, explaining, exporting, models, schemas, scoring, serving, tables, training
+from crossrank.cli import (
+    experiments,
+    explaining,
+    exporting,
+    models,
+    planning,
+    schemas,
+    scoring,
+    serving,
+    tables,
+    training,
+)
 from crossrank.cli.app import app, bench_commands, data_commands, say
 from crossrank.errors import CrossRankError
 
@@ -26,6 +37,7 @@ __all__ = [
     "exporting",
     "main",
     "models",
+    "planning",
     "schemas",
     "scoring",
     "serving",
@@ -50,6 +62,7 @@ ORDER = [
     "models",
     "config",
     "cost",
+    "plan",
     "tune",
     "paper",
 ]

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from crossrank.errors import ConfigError
+from crossrank.ray import EngineName
 
 app = typer.Typer(
     name="crossrank",
@@ -65,6 +66,7 @@ OnBadRow = Annotated[OnError, typer.Option("--on-error", help="What a bad row do
 OnBadLine = Annotated[OnError, typer.Option("--on-error", help="What a line that cannot be read does: raise, or skip.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.", autocompletion=runs_from)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on standard output.")]
+Engine = Annotated[EngineName, typer.Option(help="Who does it: this machine, or a Ray cluster (RAY_ADDRESS).")]
 Overwrite = Annotated[bool, typer.Option(help="Replace what stands there, once the new one is complete.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file; see `crossrank config`.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="One setting, such as model.cross.num_layers=3.")]

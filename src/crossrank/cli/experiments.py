@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from crossrank.cli.app import Json, app, interruptible, models_from, new_path, out, same_command, say, table_of
+from crossrank.cli.app import Engine, Json, app, interruptible, models_from, new_path, out, same_command, say, table_of
+from crossrank.cli.scoring import refuse
 from crossrank.errors import ConfigError
 
 
@@ -61,6 +62,7 @@ def tune(
     seeds: Annotated[int, typer.Option(help="Final trainings of the winner, measured on the test rows.")] = 5,
     seed: Annotated[int, typer.Option(help="Of the search.", min=0, max=2**32 - 1)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Settings at a time; left out, one for each core.")] = None,
+    engine: Engine = "local",
     as_json: Json = False,
 ) -> None:
     """Search for good settings on the validation rows, coarse to fine, and train the winner with several seeds."""
@@ -70,11 +72,13 @@ def tune(
     from crossrank.experiments.space import default_space
     from crossrank.experiments.tune import tune as search
 
+    if engine == "ray":
+        refuse("--engine ray, which tries as many at a time as the cluster has processors", jobs=jobs)
     rows = EncodedDataset.open(dataset)
     where = space if Path(space).suffix == ".toml" else default_space(space)
     sizes = {"trials": trials, "stages": stages, "rates": rates, "seeds": seeds}
     with interruptible(lambda: f"the same command goes on with it: {same_command()}"):
-        found = search(rows, into, space=where, seed=seed, jobs=jobs, say=say, **sizes)
+        found = search(rows, into, space=where, seed=seed, jobs=jobs, engine=engine, say=say, **sizes)
     if as_json:
         print(json.dumps({"winner": found.winner, "summary": found.summary}))
         return

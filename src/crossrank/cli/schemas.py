@@ -23,7 +23,7 @@ EXAMPLES = 3
 @app.command(epilog="Example: crossrank schema clicks.csv --into schema.json")
 def schema(
     source: Annotated[list[Path], typer.Argument(help="A table (csv, tsv, parquet), or folders of them.")],
-    label: Annotated[str | None, typer.Option(help="The label's name, where it is not a usual one.")] = None,
+    label: Annotated[str | None, typer.Option(help="The label's name, or several with commas between.")] = None,
     into: Annotated[Path | None, new_path("The JSON file to write the draft to.")] = None,
     given: Annotated[Path | None, typer.Option("--schema", help="Check this schema instead of drafting one.")] = None,
     separator: Separator = None,
@@ -114,7 +114,7 @@ def _check(table: Table, path: Path, *, as_json: bool) -> bool:
 def _others(meaning: Schema) -> dict[str, tuple[str, str]]:
     """The columns that are no features."""
     classes = f": {meaning.label.classes[1]} counts as 1" if meaning.label.classes else ""
-    found = {meaning.label.name: ("label", f"{meaning.label.kind}{classes}")}
+    found = dict.fromkeys(meaning.label.inputs, ("label", f"{meaning.label.kind}{classes}"))
     found |= {meaning.weight: ("weight", "weighs each row")} if meaning.weight else {}
     return found | ({meaning.group: ("group", "rows that belong together")} if meaning.group else {})
 

@@ -30,7 +30,9 @@ NARROWEST = 10  # a narrower column of values says nothing
 def data_describe(
     source: Annotated[Path, typer.Argument(help="A table (csv, tsv, parquet) or a dataset.")],
     schema: SchemaFile = None,
-    label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The label's name, or several with commas between, where no schema is given.")
+    ] = None,
     min_count: Annotated[int, typer.Option(help="Tell the share of values seen less often than this.")] = 10,
     separator: Separator = None,
     encoding: Encoding = None,

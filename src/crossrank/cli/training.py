@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ import typer
 from crossrank.cli.app import (
     ConfigFile,
     Encoding,
+    Engine,
     Json,
     OnBadRow,
     Overwrite,
@@ -28,7 +30,7 @@ from crossrank.cli.app import (
 )
 from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
 from crossrank.cli.scoring import refuse, say_skipped, show_metrics
-from crossrank.cli.workers import let_the_first_talk, train_with_workers
+from crossrank.cli.workers import let_the_first_talk, on_ray, train_with_workers
 from crossrank.errors import listing
 
 Tracked = Literal["tensorboard", "mlflow"]
@@ -75,12 +77,15 @@ def prepare(
     test_rows: TestRows = None,
     schema: SchemaFile = None,
     source: Annotated[str | None, typer.Option(help="A known set: criteo, movielens-1m or avazu.")] = None,
-    label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The label's name, or several with commas between, where no schema is given.")
+    ] = None,
     positive: Positive = None,
     separator: Separator = None,
     encoding: Encoding = None,
     on_error: OnBadRow = "raise",
     sets: Sets = None,
+    engine: Engine = "local",
     overwrite: Overwrite = False,
 ) -> None:
     """Encode tables into a dataset that training reads at full speed.
@@ -109,7 +114,8 @@ def prepare(
         table = open_rows(sources, divided, separator=separator, encoding=encoding, on_error=on_error)
         meaning = _schema(table, schema, label, positive, split=split)
     split = say_split(split, table, meaning)
-    dataset = prepare_dataset(table, meaning, into, split=split, on_error=on_error, overwrite=overwrite)
+    options: dict[str, Any] = {"on_error": on_error, "overwrite": overwrite, "engine": engine}
+    dataset = prepare_dataset(table, meaning, into, split=split, **options)
     rows = dataset.num_rows
     say_skipped(table)
     _say_encodings(meaning, dataset.schema)
@@ -132,7 +138,9 @@ def train(
     config: ConfigFile = None,
     sets: Sets = None,
     schema: SchemaFile = None,
-    label: Annotated[str | None, typer.Option(help="The label's name, where no schema is given.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The label's name, or several with commas between, where no schema is given.")
+    ] = None,
     positive: Positive = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -146,6 +154,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
     workers: Annotated[int | None, typer.Option(help="Processes that train one model, with TorchRec.", min=1)] = None,
+    engine: Engine = "local",
     profile: Annotated[bool, typer.Option(help="Tell where the time of a step goes.")] = False,
     track: Annotated[Tracked | None, typer.Option(help="Tell an experiment tracker how it goes.")] = None,
     overwrite: Overwrite = False,
@@ -159,11 +168,12 @@ def train(
     from crossrank.training.profile import StepClock
 
     sets = [*(sets or []), *([f"model.ensemble={ensemble}"] if ensemble else [])]
+    sets += ["training.distributed=true"] if engine == "ray" else []
     settings = override(load_toml(config) if config else {}, sets)
     split = Config.parse(settings).split  # before anything is read
     if workers is not None or Config.parse(settings).training.distributed:
         refuse("--workers or training.distributed", seeds=seeds > 1 or None, tune=tune, profile=profile or None)
-        if workers is not None:
+        if workers is not None and engine == "local":
             train_with_workers(workers, into=into, how=lambda: _how_to_resume(into))
             return
         let_the_first_talk()
@@ -193,7 +203,8 @@ def train(
     else:
         clock = StepClock() if profile else None
         with interruptible(lambda: _how_to_resume(into)):
-            run = train_run(opened, into=into, seed=seed, resume=resume, clock=clock, **options)
+            train_one = on_ray(workers or 1) if engine == "ray" else partial(train_run, clock=clock)
+            run = train_one(opened, into=into, seed=seed, resume=resume, **options)
         if out.quiet:
             return
         _say_filled_in(settings, run.config)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from crossrank.cli.app import interruptible, out, talk
+from crossrank.cli.app import interruptible, out, say, talk
 
 
 def train_with_workers(workers: int, *, into: Path, how: Callable[[], str]) -> None:
@@ -23,6 +25,14 @@ def train_with_workers(workers: int, *, into: Path, how: Callable[[], str]) -> N
         status = run_workers([*words, "--set", "training.distributed=true"], workers=workers, into=into)
     if status:
         raise typer.Exit(status)
+
+
+def on_ray(workers: int) -> Callable[..., Any]:
+    """The function that trains on a cluster."""
+    from crossrank.training.distributed.on_ray import train_on_ray
+
+    say(f"training on Ray, {workers} workers; the lines of metrics.jsonl in the run's .partial folder tell how it goes")
+    return partial(train_on_ray, workers=workers)
 
 
 def let_the_first_talk() -> None:

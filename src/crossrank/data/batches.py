@@ -26,7 +26,8 @@ MOST_TOGETHER = 1024  # rows of a group in a batch: pairs of rows need memory
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows as tensors: features, labels (B,), and where the dataset has them weights (B,) and group ids (B,)."""
+    """Some rows as tensors: features, labels (B,), or (B, K) of K tasks, and where there are any weights and group ids,
+    (B,) each."""
 
     features: Features
     labels: Tensor

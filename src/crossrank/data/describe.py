@@ -91,7 +91,7 @@ def describe(
         train, target = source.train, source.schema.label
         some = train.rows.slice(0, min(train.num_rows, SAMPLE_ROWS))
         columns = _summarise(source.encoder, train.num_rows, some.encoded, some.labels, min_count)
-        rate = None if target.kind == "classes" else float(train.labels.mean())
+        rate = None if target.num_outputs > 1 else float(train.labels.mean())
         return Description(str(source.path), train.num_rows, target.name, rate, columns)
     return _describe_table(source, schema, label, min_count)
 
@@ -113,7 +113,7 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
     whole = _every_column(draft, [name for name in others if not head[name].dtype.is_nested()])
     encoder = Encoder.fit(table, whole)
     sample, labels, rows, total = None, np.zeros(0, np.float32), 0, 0.0
-    for chunk in table.chunks([*whole.inputs, *([draft.label.name] if draft.label else [])], rows=SAMPLE_ROWS):
+    for chunk in table.chunks([*whole.inputs, *(draft.label.inputs if draft.label else [])], rows=SAMPLE_ROWS):
         values = labels_of_chunk(chunk, draft.label) if draft.label else labels
         if sample is None:
             sample, labels = encoder.encode(chunk.frame, where=chunk.where), values
@@ -132,7 +132,7 @@ def _describe_table(table: Table, schema: Schema | None, label: str | None, min_
         for column in sorted(columns, key=lambda column: places[inputs.get(column.name, column.name)])
     ]
     name, rate = (draft.label.name, total / rows) if draft.label else (None, None)
-    rate = None if draft.label and draft.label.kind == "classes" else rate
+    rate = None if draft.label and draft.label.num_outputs > 1 else rate
     return Description(table.name, rows, name, rate, columns, draft.left_out, draft.notes)
 
 
@@ -163,7 +163,7 @@ def _every_column(draft: Draft, others: Iterable[str]) -> Schema:
 def _summarise(encoder: Encoder, rows: int, sample: EncodedRows, labels: Floats, min_count: int) -> list[ColumnSummary]:
     """Each column of the encoder; without labels, or with a few only, none has a signal."""
     kind = encoder.schema.label.kind
-    told = len(labels) >= FEWEST_ROWS and kind != "classes"
+    told = len(labels) >= FEWEST_ROWS and kind not in ("classes", "tasks")
     columns = []
     for i, column in enumerate(encoder.schema.categorical):
         signal = _signal(sample.categorical[:, i], labels, kind) if told else None

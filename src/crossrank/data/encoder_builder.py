@@ -8,6 +8,7 @@ Numbers are looked up too where their texts are short: most columns have few tha
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from crossrank.data.derived import chunk_with_derived
 from crossrank.data.encoder import Encoder
 from crossrank.data.number_codes import DistinctNumbers, learn, scalars_only
 from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
-from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, TextCodes, WordCodes, Words, texts_of_words
+from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, Places, TextCodes, WordCodes, Words, texts_of_words
 from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Ids, Positions
 from crossrank.data.scaling import Moments, NumericStatistics, log_shifts, take_logs
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 Codes: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Lookups: TypeAlias = dict[str, NDArray[Any]]
+Counted: TypeAlias = "tuple[pl.Series | Words, Places]"  # values by their codes from the first on; counts of all codes
 CACHED_ROWS = 16_384  # encoded at once: columns are written side by side while the rows are in the caches
 MOST_REMEMBERED = 1 << 16  # distinct texts of a numeric column; beyond, parsing is as quick as looking up
 
@@ -85,9 +87,8 @@ class EncoderBuilder:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         embedded: list[Categorical | Multivalent] = [*schema.categorical, *schema.multivalent]
-        self._counters = {column.name: _counter(column) for column in embedded}
-        quantiles = schema.label.kind == "real"
-        self._numbers = {column.name: _NumberReader(column, quantiles=quantiles) for column in schema.numeric}
+        self._counters = {column.name: counter_of(column) for column in embedded}
+        self._numbers = {column.name: NumberReader(column, schema) for column in schema.numeric}
         self._scalars_only = scalars_only(schema)
         self._num_rows = 0
 
@@ -129,19 +130,34 @@ class EncoderBuilder:
         learned = {name: reader.finish(scalar=self._scalars_only) for name, reader in self._numbers.items()}
         schema = self.schema.with_numeric(column for column, _ in learned.values())
         encoder = Encoder(schema, vocabularies, {name: statistics for name, (_, statistics) in learned.items()})
-        for name, slots in encoder.numbers.items():
-            lookups[name] = slots.floats(self._numbers[name].known)  # (codes, width)
-            if slots.values is not None:
-                lookups[slots.value_name] = slots.values.ids(self._numbers[name].known)
+        lookups |= number_lookups(encoder, [reader.known for reader in self._numbers.values()])
         self._counters.clear()  # their memory is wanted
         return encoder, lookups
 
+    def counted(self, name: str) -> Counted:
+        """The values of an embedded column so far, and how often there was each."""
+        return self._counters[name].counted()
 
-def _counter(column: Categorical | Multivalent) -> _ValueCounter | _HashCounter:
-    return _ValueCounter(column) if column.hash_size is None else _HashCounter(column.hash_size)
+    def read(self, name: str) -> tuple[Words, Doubles]:
+        """The words of a numeric column by their codes, and the numbers that they are."""
+        return self._numbers[name].read()
 
 
-class _ValueCounter:
+def number_lookups(encoder: Encoder, known: Sequence[Doubles]) -> Lookups:
+    """From the codes of numbers to those of x0, and to the ids of their values, given each column's by their codes."""
+    lookups: Lookups = {}
+    for (name, slots), numbers in zip(encoder.numbers.items(), known, strict=True):
+        lookups[name] = slots.floats(numbers)  # (codes, width)
+        if slots.values is not None:
+            lookups[slots.value_name] = slots.values.ids(numbers)
+    return lookups
+
+
+def counter_of(column: Categorical | Multivalent) -> ValueCounter | HashCounter:
+    return ValueCounter(column) if column.hash_size is None else HashCounter(column.hash_size)
+
+
+class ValueCounter:
     """Codes values in a growing dictionary."""
 
     def __init__(self, column: Categorical | Multivalent) -> None:
@@ -153,6 +169,16 @@ class _ValueCounter:
 
     def count(self, codes: Ids) -> None:
         self._codes.count(codes)
+
+    def counted(self) -> Counted:
+        return self._codes.values(), self._codes.counts
+
+    def add(self, counted: Counted) -> Ids:
+        """What another one counted; returns the code here of each code there."""
+        values, counts = counted
+        codes = np.append(np.arange(FIRST_CODE, dtype=np.uint32), self.code(values))
+        self._codes.count(codes, counts)
+        return codes
 
     def finish(self) -> tuple[Vocabulary, Ids]:
         import polars as pl
@@ -171,7 +197,7 @@ class _ValueCounter:
         return Vocabulary(*self._codes.letters(codes), counts), table
 
 
-class _HashCounter:
+class HashCounter:
     """Codes values by their final ids at once."""
 
     def __init__(self, hash_size: int) -> None:
@@ -184,22 +210,29 @@ class _HashCounter:
     def count(self, codes: Ids) -> None:
         np.add.at(self._counts, codes, 1)
 
+    def counted(self) -> Counted:
+        return np.empty(0, np.uint64), self._counts
+
+    def add(self, counted: Counted) -> Ids:
+        self._counts += counted[1]
+        return np.arange(len(self._counts), dtype=np.uint32)
+
     def finish(self) -> tuple[HashedVocabulary, Ids]:
         return HashedVocabulary(self._counts), np.arange(len(self._counts), dtype=np.uint32)
 
 
-class _NumberReader:
+class NumberReader:
     """Reads a numeric column and takes its logarithm, once for each distinct text while there are few.
 
     Attributes:
         known: the numbers by their code.
     """
 
-    def __init__(self, column: Numeric, *, quantiles: bool) -> None:
+    def __init__(self, column: Numeric, schema: Schema) -> None:
         self._column, self._name = column, column.name
         self._markers, self._decimal, self._shifts = column.markers, column.decimal, log_shifts([column])
         self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
-        self._moments = Moments(quantiles=quantiles and column.standardize)
+        self._moments = Moments(quantiles=schema.label.kind == "real" and column.standardize)
         self._distinct = None if column.encoding == "scalar" else DistinctNumbers()
 
     def add(self, chunk: Chunk, rows: Positions | None) -> NDArray[Any]:
@@ -210,9 +243,34 @@ class _NumberReader:
             self._count(numbers if rows is None else numbers.take(rows, mode="clip"))
             return numbers
         codes = self._codes.code(words)
-        self._learn(chunk)
+        if not self._learn():
+            self._parse(chunk)  # raises, with the place
         self._codes.count(codes if rows is None else codes.take(rows, mode="clip"))
         return _smallest(codes)
+
+    def read(self) -> tuple[Words, Doubles]:
+        """The words by their codes, and the numbers that they are."""
+        return self._codes.words, self.known
+
+    def again(self, values: NDArray[Any], rows: Positions, words: Words, known: Doubles) -> None:
+        """What another reader made of a chunk, as if this one had read it, digit for digit.
+
+        The other may have met fewer words before, never more: where it has numbers, so would this one.
+
+        Args:
+            values: its codes or numbers.
+            rows: those that count.
+            words: by its codes.
+            known: its numbers, by its codes.
+        """
+        if values.dtype == np.float64:
+            self._count(values[rows])
+        elif self._codes.size > MOST_REMEMBERED:
+            self._count(known[values[rows]])
+        else:
+            codes = self._codes.code(words[values])
+            self._learn()
+            self._codes.count(codes[rows])
 
     def _count(self, numbers: Doubles, counts: NDArray[np.int64] | None = None) -> None:
         self._moments.add(numbers, counts)
@@ -231,14 +289,14 @@ class _NumberReader:
         numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers, self._decimal)
         return take_logs(numbers, self._shifts)
 
-    def _learn(self, chunk: Chunk) -> None:
-        """Read the texts that this chunk brought."""
+    def _learn(self) -> bool:
+        """Read the texts that the last codes brought; returns whether all are numbers."""
         new = self._codes.words[len(self.known) :]
-        if len(new):
-            numbers, bad = parse_column(texts_of_words(new), self._markers, self._decimal)
-            if bad.any():
-                self._parse(chunk)  # raises, with the place
-            self.known = np.append(self.known, take_logs(numbers, self._shifts))
+        if not len(new):
+            return True
+        numbers, bad = parse_column(texts_of_words(new), self._markers, self._decimal)
+        self.known = np.append(self.known, take_logs(numbers, self._shifts))
+        return not bad.any()
 
 
 def _smallest(codes: Ids) -> Codes:

@@ -15,7 +15,7 @@ from crossrank.data.rows import Floats, Ids
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
 from crossrank.schema import Date, Label, Numeric, Schema
-from crossrank.schema.schema import MAX_GRADE
+from crossrank.schema.label import MAX_GRADE
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,24 +26,30 @@ WORDS = {"true": "1", "false": "0"}  # in any case
 
 
 def labels_of_chunk(chunk: Chunk, label: Label) -> Floats:
-    """The labels as float32.
+    """The labels as float32: (N,), or (N, K) for K tasks, nan where one of them is not known.
 
     Raises:
         DataError: for a missing label, one that is no number, a binary one of neither class, or one that is no grade,
             with its place.
     """
-    if label.name in chunk.words:  # most labels are equal: read each text once
-        words = chunk.words[label.name]
+    found = [_labels_of_column(chunk, name, label) for name in label.inputs]
+    return np.column_stack(found) if label.kind == "tasks" else found[0]
+
+
+def _labels_of_column(chunk: Chunk, name: str, label: Label) -> Floats:
+    if name in chunk.words:  # most labels are equal: read each text once
+        words = chunk.words[name]
         distinct = distinct_words(words)
         labels, bad = _parse_labels(texts_of_words(distinct), label)
         if not bad.any():
             return labels.take(np.searchsorted(distinct, words))
-    column = chunk.column(label.name)
+    column = chunk.column(name)
     labels, bad = _parse_labels(column, label)
     classes = " or ".join(label.classes or ("0", "1"))
     wanted = {"real": "a finite number in every row", "grade": f"a whole number from 0 to {MAX_GRADE}"}
+    wanted["tasks"] = "0 or 1, or empty where it is not known"
     hint = "Map it first, or drop those rows."
-    _refuse(bad, column, f"Label '{label.name}' must be {wanted.get(label.kind, classes)}", chunk.where, hint=hint)
+    _refuse(bad, column, f"Label '{name}' must be {wanted.get(label.kind, classes)}", chunk.where, hint=hint)
     return labels
 
 
@@ -66,7 +72,8 @@ def refusals(schema: Schema) -> Iterator[tuple[str, str, Callable[[pl.Series], M
 
     The function raises DataError for a column none of whose cells can be read.
     """
-    yield f"bad label '{schema.label.name}'", schema.label.name, lambda cells: _parse_labels(cells, schema.label)[1]
+    for name in schema.label.inputs:
+        yield f"bad label '{name}'", name, lambda cells: _parse_labels(cells, schema.label)[1]
     if schema.weight:
         yield f"bad weight '{schema.weight}'", schema.weight, lambda cells: _parse_weights(cells)[1]
     for column in schema.in_table:
@@ -94,11 +101,10 @@ def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:
         return _single(labels), bad | np.isnan(labels)
     if label.kind == "grade":
         return _single(labels), bad | ~((labels >= 0) & (labels <= MAX_GRADE) & (labels == np.round(labels)))
-    wrong = (labels != 0) & (labels != 1)
-    if wrong.any() and column.dtype == pl.String:
+    if column.dtype == pl.String and (bad | ~np.isin(labels, (0, 1))).any():
         labels, bad = parse_column(column.str.strip_chars().str.to_lowercase().replace(WORDS))
-        wrong = (labels != 0) & (labels != 1)
-    return _single(labels), bad | wrong
+    unknown = np.isnan(labels) & (label.kind == "tasks")
+    return _single(labels), bad | ~(unknown | np.isin(labels, (0, 1)))
 
 
 def _parse_classes(column: pl.Series, classes: Sequence[str]) -> tuple[Floats, Mask]:
@@ -153,3 +159,10 @@ class GroupNumbers:
         self._count += len(new)
         numbers: Ids = self._numbers[codes].astype(np.uint32)
         return numbers
+
+    def texts(self) -> pl.Series:
+        """The groups in the order of their numbers; what is missing is a text of no letters."""
+        import polars as pl
+
+        codes = np.argsort(self._numbers)[len(self._numbers) - self._count :]
+        return pl.Series(codes.astype(np.uint32)).cat.to(self._type).cast(pl.String)

@@ -105,10 +105,10 @@ class WordCodes:
         self._make_counts()
         return self._counts[: self.size]
 
-    def count(self, codes: Ids) -> None:
-        """Count codes that were seen."""
+    def count(self, codes: Ids, times: Places | int = 1) -> None:
+        """Count codes that were seen so many times each."""
         self._make_counts()
-        np.add.at(self._counts, codes, 1)
+        np.add.at(self._counts, codes, times)
 
     def _make_counts(self) -> None:
         if len(self._counts) < self.size:
@@ -202,6 +202,12 @@ class TextCodes(WordCodes):
         numbers = np.where(other, words >> np.uint64(8), 0).astype(np.uint32)
         long = pl.Series(numbers).cat.to(self._type).cast(pl.String)
         return texts_of_words(np.where(other, 0, words)).zip_with(pl.Series(~other), long)
+
+    def values(self) -> pl.Series | Words:
+        """All texts in the order of their codes, as words where all are short."""
+        words = self.words[FIRST_CODE:]
+        codes = np.arange(FIRST_CODE, self.size, dtype=np.uint32)
+        return self.texts(codes) if _starts_with_zero(words).any() else words
 
     def keys(self, codes: Ids) -> pl.Series:
         """What has the order of the texts that have these codes."""

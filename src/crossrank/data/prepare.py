@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +34,7 @@ from crossrank.data.table import Chunk, Table, open_table
 from crossrank.data.writer import DatasetWriter
 from crossrank.errors import DataError
 from crossrank.files import writing
+from crossrank.ray import EngineName, cluster
 from crossrank.schema import Schema
 
 # The C library of Linux gives freed memory back, to clear it again for the next chunk, until it has seen a block of
@@ -50,6 +51,7 @@ def prepare(
     on_error: Literal["raise", "skip"] = "raise",
     overwrite: bool = False,
     progress: bool = True,
+    engine: EngineName = "local",
     **table_options: Any,
 ) -> EncodedDataset:
     """Encode a table of any size into a dataset folder.
@@ -63,6 +65,8 @@ def prepare(
             refused.
         overwrite: replace an encoded dataset that is already there.
         progress: show a progress bar where stderr is a terminal.
+        engine: ``"ray"`` to read and encode the files of a table on a cluster (:mod:`crossrank.data.by_file`); the
+            dataset is the same, byte for byte.
         **table_options: more for :func:`open_table`, such as ``separator`` and ``header``.
 
     Raises:
@@ -71,7 +75,7 @@ def prepare(
     """
     if schema.crosses:
         with DatasetWriter(into, schema, overwrite=overwrite) as writer:
-            options = {"split": split, "on_error": on_error, "progress": progress, **table_options}
+            options = {"split": split, "on_error": on_error, "progress": progress, "engine": engine, **table_options}
             base = prepare(source, schema.with_crosses([]), writer.folder / "base", **options)
             encoder = write_crossed(base, schema.crosses, writer)
             shutil.rmtree(base.path)
@@ -81,46 +85,99 @@ def prepare(
     check_columns(schema.required, table.columns, table.name)
     settings, _ = (split or SplitSettings()).decided(table, schema)
     np.empty(KEPT_BYTES, np.uint8)  # freed at once
+    if engine == "ray":
+        from crossrank.data.by_file import Job, prepare_by_file
+
+        job = Job(table, schema, settings, skip=on_error == "skip")
+        writing_to = DatasetWriter(into, schema, overwrite=overwrite)
+        with writing_to as writer, cluster() as tasks, Phases(shown=progress) as phases:
+            prepare_by_file(job, writer, phases, tasks)
+        return EncodedDataset.open(into)
     with DatasetWriter(into, schema, overwrite=overwrite) as writer, Phases(shown=progress) as phases:
         spool = Spool(writer.folder / "spool", schema)
-        reading = _Reading(table, schema, settings, skip=on_error == "skip")
+        reading = Reading(table, schema, settings, skip=on_error == "skip")
         phases.start("Reading")
         for chunk, share_done in prefetch(reading.chunks(), depth=1):
             with writing(writer.path, DataError):
                 spool.write(chunk)
             phases.add(len(chunk.splits), share_done)
-        encoder, lookups = reading.finish()
+        reading.seen.check(table, schema)
+        encoder, lookups = reading.builder.finish()
         phases.start("Writing")
-        for by_split, share_done in prefetch(_encode(spool, encoder, lookups), depth=1):
-            for name, rows in by_split.items():
+        encoded = ((by_split(chunk, encoder, lookups), share_done) for chunk, share_done in spool.read())
+        for rows_by_split, share_done in prefetch(encoded, depth=1):
+            for name, rows in rows_by_split.items():
                 writer.append(name, rows)
-            phases.add(sum(map(len, by_split.values())), share_done)
-        writer.finish(encoder, {"source": reading.about(), "split": to_dict(settings)})
+            phases.add(sum(map(len, rows_by_split.values())), share_done)
+        writer.finish(encoder, {"source": reading.seen.about(table), "split": to_dict(settings)})
     return EncodedDataset.open(into)
 
 
-class _Reading:
-    """The first pass over a table: learns the encoder, and gives the chunks to spool."""
+@dataclasses.dataclass
+class Seen:
+    """What was met among rows.
+
+    Attributes:
+        labels: of training rows, the least and the greatest of each chunk, by the label's column.
+        skipped: rows that were left out, by reason.
+    """
+
+    num_rows: int = 0
+    num_training: int = 0
+    labels: defaultdict[str, set[float]] = dataclasses.field(default_factory=lambda: defaultdict(set))
+    skipped: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    def add(self, other: Seen) -> None:
+        self.num_rows += other.num_rows
+        self.num_training += other.num_training
+        for name, found in other.labels.items():
+            self.labels[name] |= found
+        self.skipped += other.skipped
+
+    def check(self, table: Table, schema: Schema) -> None:
+        """Refuse rows that teach nothing."""
+        table.skipped.update(+self.skipped)
+        if not self.num_training:
+            raise DataError(
+                f"Some rows must be left for training; got none of {self.num_rows:,} in {table.name}.",
+                hint="Give more rows, or a larger first fraction.",
+            )
+        label = schema.label
+        for name in label.inputs:
+            found = self.labels[name]
+            if len(found) > 1:
+                continue
+            shown = " or ".join(label.classes[int(value)] if label.classes else f"{value:g}" for value in found)
+            raise DataError(
+                f"Label '{name}' must differ between training rows; got {shown or 'nothing'} in all "
+                f"{self.num_training:,}.",
+                hint="Name another column as the label, give rows of both kinds, or divide them by another split.",
+            )
+
+    def about(self, table: Table) -> dict[str, Any]:
+        """For the manifest: what was read."""
+        return {"name": table.name, "rows": self.num_rows, "skipped": dict(sorted(table.skipped.items()))}
+
+
+class Reading:
+    """The first pass over a table or a part of it: learns the encoder, and gives the chunks to spool."""
 
     def __init__(self, table: Table, schema: Schema, settings: SplitSettings, *, skip: bool) -> None:
         self._table, self._schema, self._settings, self._skip = table, schema, settings, skip
-        self._builder, self._groups = EncoderBuilder(schema), GroupNumbers()
-        self._skipped: Counter[str] = Counter()
-        self._num_rows, self._num_training = 0, 0
-        self._labels: set[float] = set()  # of training rows: the least and the greatest of each chunk
+        self.builder, self.groups, self.seen = EncoderBuilder(schema), GroupNumbers(), Seen()
+        in_frame = {schema.weight, schema.group, settings.column, *(many.input for many in schema.multivalent)}
+        self.as_words = [] if skip else [name for name in schema.required if name not in in_frame]
+        self.columns = list(dict.fromkeys([*schema.required, *([settings.column] if settings.column else [])]))
 
     def chunks(self) -> Generator[tuple[SpooledChunk, float]]:
         """Each chunk, coded, and the share of the table that is done."""
-        schema = self._schema
-        in_frame = {schema.weight, schema.group, self._settings.column, *(many.input for many in schema.multivalent)}
-        as_words = [] if self._skip else [name for name in schema.required if name not in in_frame]
-        columns = [*schema.required, *([self._settings.column] if self._settings.column else [])]
         with ThreadPoolExecutor(max_workers=1) as pool:  # some splits count the rows: the first can be read meanwhile
-            assign = pool.submit(self._settings.assigner, self._table, together=schema.ranked_group)
-            for chunk in self._table.chunks(columns, as_words=as_words):
-                yield self._code(chunk, assign.result()), chunk.share_done
+            assign = pool.submit(self._settings.assigner, self._table, together=self._schema.ranked_group)
+            for chunk in self._table.chunks(self.columns, as_words=self.as_words):
+                yield self.code(chunk, assign.result()), chunk.share_done
 
-    def _code(self, chunk: Chunk, assign: Assign) -> SpooledChunk:
+    def code(self, chunk: Chunk, assign: Assign) -> SpooledChunk:
+        """Learn from a chunk, and code it."""
         times = None
         if isinstance(assign, ByTime):
             times = assign.ranks(chunk)
@@ -132,58 +189,33 @@ class _Reading:
             chunk = dataclasses.replace(chunk, frame=chunk.frame.filter(good))
             splits, times = splits[good], None if times is None else times[good]
         training = splits == 0
-        labels, weights, groups = _targets(chunk, self._schema, self._groups)
-        coded = self._builder.add(chunk, training)
-        self._num_rows += len(splits)
+        labels, weights, groups = _targets(chunk, self._schema, self.groups)
+        coded = self.builder.add(chunk, training)
+        self.seen.num_rows += len(splits)
         if training.any():
-            self._num_training += int(training.sum())
-            self._labels |= {float(end(labels[training])) for end in (np.min, np.max)}
+            self.seen.num_training += int(training.sum())
+            names = self._schema.label.inputs
+            for name, column in zip(names, labels[training].reshape(-1, len(names)).T, strict=True):
+                known = column[~np.isnan(column)]
+                self.seen.labels[name] |= {float(known.min()), float(known.max())} if len(known) else set()
         return SpooledChunk(coded, splits, labels, weights, groups, times)
 
     def _usable(self, chunk: Chunk) -> NDArray[np.bool_]:
         """Which rows to keep; the reasons for the others are counted."""
         good = np.ones(len(chunk.frame), bool)
         for reason, bad in unusable_rows(chunk.frame, self._schema):
-            self._skipped[reason] += int((bad & good).sum())
+            self.seen.skipped[reason] += int((bad & good).sum())
             good &= ~bad
         return good
 
-    def finish(self) -> tuple[Encoder, Lookups]:
-        """The encoder, and what leads from codes to ids."""
-        self._table.skipped.update(+self._skipped)
-        if not self._num_training:
-            raise DataError(
-                f"Some rows must be left for training; got none of {self._num_rows:,} in {self._table.name}.",
-                hint="Give more rows, or a larger first fraction.",
-            )
-        if len(self._labels) == 1:
-            label, (value,) = self._schema.label, self._labels
-            shown = label.classes[int(value)] if label.classes else f"{value:g}"
-            raise DataError(
-                f"Label '{label.name}' must differ between training rows; got {shown} in all {self._num_training:,}.",
-                hint="Name another column as the label, give rows of both kinds, or divide them by another split.",
-            )
-        return self._builder.finish()
 
-    def about(self) -> dict[str, Any]:
-        """For the manifest: what was read."""
-        skipped = dict(sorted(self._table.skipped.items()))
-        return {"name": self._table.name, "rows": self._num_rows, "skipped": skipped}
-
-
-def _encode(spool: Spool, encoder: Encoder, lookups: Lookups) -> Generator[tuple[dict[str, LabeledRows], float]]:
-    """The second pass: the rows of each split, chunk by chunk, and the share that is done."""
-    for chunk, share_done in spool.read():
-        rows = LabeledRows(chunk.coded.encode(encoder, lookups), chunk.labels, chunk.weights, chunk.groups, chunk.times)
-        chosen = {name: np.flatnonzero(chunk.splits == position) for position, name in enumerate(SPLITS)}
-        yield (
-            {
-                name: rows if len(places) == len(rows) else rows.take(places)
-                for name, places in chosen.items()
-                if len(places)
-            },
-            share_done,
-        )
+def by_split(chunk: SpooledChunk, encoder: Encoder, lookups: Lookups) -> dict[str, LabeledRows]:
+    """The second pass: the rows of a chunk, encoded, by their split."""
+    rows = LabeledRows(chunk.coded.encode(encoder, lookups), chunk.labels, chunk.weights, chunk.groups, chunk.times)
+    chosen = {name: np.flatnonzero(chunk.splits == position) for position, name in enumerate(SPLITS)}
+    return {
+        name: rows if len(places) == len(rows) else rows.take(places) for name, places in chosen.items() if len(places)
+    }
 
 
 def _targets(chunk: Chunk, schema: Schema, groups: GroupNumbers) -> tuple[Floats, Floats | None, Ids | None]:

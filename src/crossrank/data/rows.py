@@ -70,7 +70,8 @@ class EncodedRows:
 
 @dataclass(frozen=True)
 class LabeledRows:
-    """N encoded rows with labels (N,), and where there are any weights, group numbers and ranks of times, (N,) each."""
+    """N encoded rows with labels (N,), or (N, K) of K tasks, nan where one is not known; and where there are any
+    weights, group numbers and ranks of times, (N,) each."""
 
     encoded: EncodedRows
     labels: Floats

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from crossrank.data.rows import LabeledRows
 from crossrank.errors import DataError
 from crossrank.schema import Feature, Label
-from crossrank.schema.schema import MAX_GRADE
+from crossrank.schema.label import MAX_GRADE
 
 BLOCK_BYTES = 1 << 22  # looked at a time
 
@@ -33,6 +33,8 @@ def check_rows(rows: LabeledRows, features: Sequence[Feature], label: Label, *, 
     arrays = {"labels": rows.labels, "weights": rows.weights, "groups": rows.groups, "times": rows.times}
     shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     shapes |= {name: (array.shape, (num_rows,)) for name, array in arrays.items() if array is not None}
+    if label.kind == "tasks":
+        shapes["labels"] = (rows.labels.shape, (num_rows, len(label.columns)))
     shapes |= {
         "categorical": (encoded.categorical.shape, (num_rows, len(sizes["categorical"]))),
         "numeric": (encoded.numeric.shape, (num_rows, width)),
@@ -51,9 +53,11 @@ def check_rows(rows: LabeledRows, features: Sequence[Feature], label: Label, *, 
     for name, floats in {**arrays, "numeric": encoded.numeric, "orders": encoded.orders}.items():
         if floats is not None and floats.dtype.kind == "f":
             least = -np.inf if name in ("numeric", "orders") or (name == "labels" and label.kind == "real") else 0
-            highest = {"real": np.inf, "grade": MAX_GRADE}.get(label.kind, max(label.num_outputs - 1, 1))
+            highest = {"real": np.inf, "grade": MAX_GRADE}.get(label.kind, max(len(label.classes) - 1, 1))
             most = np.inf if name != "labels" else highest
             for block in _blocks(floats):
+                if name == "labels" and label.kind == "tasks":
+                    block = block[~np.isnan(block)]  # of those that are not known
                 if not np.isfinite(block).all() or block.min(initial=0) < least or block.max(initial=0) > most:
                     raise _wrong(f"{name}.npy of {where} must hold finite numbers from {least} to {most}; it does not.")
 

@@ -45,7 +45,7 @@ class Spool:
         with self._path(len(self._kinds)).open("wb") as file:
             for array in arrays:
                 file.write(array.data)
-        self._kinds.append([(array.dtype, len(array)) for array in arrays])
+        self._kinds.append([(array.dtype, array.size) for array in arrays])
 
     def read(self) -> Iterator[tuple[SpooledChunk, float]]:
         """Each chunk, and the share of all chunks that is read."""
@@ -63,6 +63,7 @@ class Spool:
         coded = CodedRows(len(splits), codes, bags, [next(arrays) for _ in schema.numeric])
         weights = next(arrays) if schema.weight else None
         groups = next(arrays) if schema.group else None
+        labels = labels.reshape(len(splits), -1) if schema.label.kind == "tasks" else labels
         return SpooledChunk(coded, splits, labels, weights, groups, next(arrays, None))
 
     def _path(self, number: int) -> Path:

@@ -124,15 +124,31 @@ class Table:
         self._check_known(columns)
         skipped: Counter[str] = Counter()
         first_row = 0
-        for index, part in enumerate(self.parts):
-            for piece in prefetch(_pieces(part, columns, rows, skipped, as_words), depth=1):
-                share = (index + piece.share_done) / len(self.parts)
-                yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words, index)
-                first_row += piece.frame.height
+        for index in range(len(self.parts)):
+            for chunk in self.chunks_of(index, columns, first_row, skipped, rows=rows, as_words=as_words):
+                yield chunk
+                first_row += chunk.frame.height
         self.skipped = skipped
         if not first_row:
             left_out = f"; all {skipped.total():,} were left out" if skipped else ""
             raise DataError(f"{self.name} must have at least one row; got none{left_out}.")
+
+    def chunks_of(
+        self,
+        index: int,
+        columns: Sequence[str],
+        first_row: int,
+        skipped: Counter[str],
+        *,
+        rows: int = CHUNK_ROWS,
+        as_words: Sequence[str] = (),
+    ) -> Iterator[Chunk]:
+        """Those of one part, whose first row has that position in the table; what is left out is counted."""
+        part = self.parts[index]
+        for piece in prefetch(_pieces(part, columns, rows, skipped, as_words), depth=1):
+            share = (index + piece.share_done) / len(self.parts)
+            yield Chunk(piece.frame, first_row, share, part.name, part.unit, piece.numbers, piece.words, index)
+            first_row += piece.frame.height
 
     def _check_known(self, columns: Sequence[str]) -> None:
         known = set(self.columns)

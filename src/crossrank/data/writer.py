@@ -127,7 +127,7 @@ def _array_kinds(schema: Schema, rows: LabeledRows) -> dict[str, tuple[str, tupl
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {
         "categorical": ("<u4", rows.encoded.categorical.shape[1:]),
         "numeric": ("<f4", rows.encoded.numeric.shape[1:]),
-        "labels": ("<f4", ()),
+        "labels": ("<f4", rows.labels.shape[1:]),
     }
     for position in range(len(schema.multivalent)):
         kinds |= {f"{position}.bag_ids": ("<u4", ()), f"{position}.bag_offsets": ("<i8", ())}

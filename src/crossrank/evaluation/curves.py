@@ -47,7 +47,7 @@ def measure_curves(
         - ``groups``: metrics by value of each categorical column and by range of each numeric one.
     """
     kind = encoder.schema.label.kind
-    if kind in ("classes", "grade"):
+    if kind in ("classes", "grade", "tasks"):
         raise ConfigError(f"Curves are drawn of a binary label or a number; got the kind {kind}.")
     some = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, MOST_ROWS)).astype(np.int64)
     if logits is None:

@@ -15,7 +15,7 @@ from crossrank.errors import DataError
 from crossrank.evaluation.intervals import measure_intervals
 from crossrank.evaluation.metrics import measure
 from crossrank.models import Model
-from crossrank.schema import LabelKind
+from crossrank.schema import Label, LabelKind
 
 if TYPE_CHECKING:
     from crossrank.data import Table
@@ -25,6 +25,7 @@ WORST: dict[LabelKind, tuple[str, str, str]] = {
     "real": ("r2", "R²", "mean"),
     "binary": ("normalized_entropy", "normalized entropy", "share of ones"),
     "classes": ("normalized_entropy", "normalized entropy", "share of each class"),
+    "tasks": ("normalized_entropy", "mean normalized entropy", "shares of ones"),
 }
 
 
@@ -50,30 +51,31 @@ def evaluate(run: Trained, data: Any, *, split: str = "test", **table_options: A
         rows, logloss, auc and more; see :func:`crossrank.evaluation.metrics.measure`.
     """
     rows = encoded_rows(run.encoder, open_data(data, **table_options), split)
-    return evaluate_split(run.model, rows, label_kind=run.encoder.schema.label.kind)
+    return evaluate_split(run.model, rows, run.encoder.schema.label)
 
 
 def evaluate_with_intervals(run: Trained, data: Any, *, split: str = "test", **table_options: Any) -> dict[str, Any]:
     """The same with ``intervals``, see :func:`crossrank.evaluation.intervals.measure_intervals`."""
-    rows, kind = encoded_rows(run.encoder, open_data(data, **table_options), split), run.encoder.schema.label.kind
+    rows, label = encoded_rows(run.encoder, open_data(data, **table_options), split), run.encoder.schema.label
     logits = score_split(run.model, rows)
-    intervals = measure_intervals(rows.labels, logits, label_kind=kind, weights=rows.weights)
-    return {**measure_split(logits, rows, label_kind=kind), "intervals": intervals}
+    intervals = measure_intervals(rows.labels, logits, label_kind=label.kind, weights=rows.weights)
+    return {**measure_split(logits, rows, label), "intervals": intervals}
 
 
-def evaluate_split(model: Model, rows: Split, *, label_kind: LabelKind = "binary") -> dict[str, Any]:
+def evaluate_split(model: Model, rows: Split, label: Label) -> dict[str, Any]:
     """The metrics of a model on encoded rows."""
-    return measure_split(score_split(model, rows), rows, label_kind=label_kind)
+    return measure_split(score_split(model, rows), rows, label)
 
 
 def score_split(model: Model, rows: Split) -> NDArray[np.float32]:
-    """A model's answers to encoded rows, as logits: (N,), or (N, K) for K classes."""
+    """A model's answers to encoded rows, as logits: (N,), or (N, K) for K classes or tasks."""
     return model.predict_logits(batch.features for batch in rows.batches(SCORING_ROWS)).numpy()
 
 
-def measure_split(logits: ArrayLike, rows: Split, *, label_kind: LabelKind = "binary", k: int = 10) -> dict[str, Any]:
+def measure_split(logits: ArrayLike, rows: Split, label: Label, *, k: int = 10) -> dict[str, Any]:
     """The metrics of answers to encoded rows; NDCG of the first k of each group."""
-    return measure(rows.labels, logits, label_kind=label_kind, weights=rows.weights, groups=rows.groups, k=k)
+    of_rows: dict[str, Any] = {"weights": rows.weights, "groups": rows.groups, "k": k, "tasks": label.columns}
+    return measure(rows.labels, logits, label_kind=label.kind, **of_rows)
 
 
 def encoded_rows(encoder: Encoder, data: EncodedDataset | Table, split: str) -> Split:

@@ -21,7 +21,9 @@ from crossrank.models.own import unexplained
 from crossrank.results import Spectrum
 
 Found = TypeVar("Found")
-OF_CLASSES = "A cross moves each of several classes in another way, so the crosses of such a label are not listed."
+OF_CLASSES = (
+    "A cross moves each of several classes or tasks in another way, so the crosses of such a label are not listed."
+)
 
 
 def write_findings(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crossrank.errors import DataError
-from crossrank.schema.schema import MAX_GRADE
+from crossrank.schema.label import MAX_GRADE
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from crossrank.data import Encoder, Split
 from crossrank.data.rows import SCORING_ROWS, EncodedRows, Ids, Positions
 from crossrank.evaluation.grouped import Floats, ndcg, weighted_mean
-from crossrank.evaluation.metrics import CRITERIA, row_losses, sigmoid
+from crossrank.evaluation.metrics import CRITERIA, row_losses, sigmoid, task_loss
 from crossrank.evaluation.thresholds import short
 from crossrank.evaluation.values import namer, raw_numbers
 from crossrank.models import Model
@@ -132,6 +132,8 @@ def _judge(labels: Floats, weights: Floats, groups: Ids | None, kind: LabelKind)
     def judge(logits: Floats) -> float:
         if kind == "grade" and groups is not None:
             return 1 - ndcg(labels, logits, groups, k=10, weights=weights)
+        if kind == "tasks":
+            return task_loss(labels, logits, weights)
         loss = weighted_mean(row_losses(labels, logits, kind), weights)
         return float(np.sqrt(loss)) if kind == "real" else loss
 

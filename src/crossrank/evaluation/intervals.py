@@ -37,7 +37,7 @@ def measure_intervals(
         >>> measure_intervals([1, 0] * 50, [0.0, 0.0] * 50)["auc"]
         [0.5, 0.5]
     """
-    if label_kind in ("classes", "grade"):
+    if label_kind in ("classes", "grade", "tasks"):
         return {}
     rows = read_rows(labels, logits, weights, binary=label_kind == "binary")
     rows = Rows(*(column[rows.weights > 0] for column in rows))

@@ -19,7 +19,7 @@ has no nan.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,7 +49,11 @@ __all__ = [
 ]
 
 # What decides which weights are the best
-CRITERIA: dict[LabelKind, str] = {"binary": "logloss", "classes": "logloss", "real": "rmse", "grade": "ndcg@10"}
+CRITERIA: dict[LabelKind, str] = {
+    "binary": "logloss", "classes": "logloss", "tasks": "logloss", "real": "rmse", "grade": "ndcg@10"
+}  # fmt: skip
+TASK_METRICS = ("positive_rate", "logloss", "auc", "calibration", "normalized_entropy")  # of each task
+MEANS = ("logloss", "auc", "normalized_entropy")  # over tasks
 FALLING = ("logloss", "rmse")  # the lower the better; of the others 1 is best
 
 Measures: TypeAlias = dict[str, float | int | None]
@@ -178,18 +182,22 @@ def measure(
     weights: ArrayLike | None = None,
     groups: ArrayLike | None = None,
     k: int = 10,
+    tasks: Sequence[str] = (),
 ) -> Measures:
     """Every metric that fits the label, by the name it has in reports; None where the rows do not define it.
 
     Args:
         labels: 0 or 1, numbers where ``label_kind`` is ``"real"``, positions where it is ``"classes"``, grades where it
-            is ``"grade"``. Shape: (N,).
-        logits: what the model returned: log-odds, or predicted numbers for ``"real"``. Shape: (N,), (N, K) for classes.
+            is ``"grade"``. Shape: (N,); (N, K) for ``"tasks"``, nan where one is not known.
+        logits: what the model returned: log-odds, or predicted numbers for ``"real"``. Shape: (N,); (N, K) for classes
+            and tasks.
         label_kind: as in the schema.
         weights: how many rows each row stands for. Shape: (N,).
         groups: for grouped AUC, NDCG and MRR of a binary label or a grade; those three are absent without it. Shape:
             (N,).
         k: how many rows of each group NDCG looks at.
+        tasks: their names. ``logloss``, ``auc`` and ``normalized_entropy`` are then means over the tasks that define
+            them, and each task has its own, as in ``auc_like``, of the rows in which it is known.
 
     Raises:
         DataError: for columns of different lengths, a number that is not finite, or a label that does not fit its kind.
@@ -201,6 +209,8 @@ def measure(
     """
     if label_kind == "classes":
         return _defined(len(np.asarray(labels)), measure_classes(labels, logits, weights=weights))
+    if label_kind == "tasks":
+        return _measure_tasks(np.asarray(labels), np.asarray(logits), weights, tasks)
     rows = read_rows(labels, logits, weights, binary=label_kind == "binary")
     if label_kind == "real":
         found = {"rmse": rmse(labels, logits, weights=weights), "r2": r2(labels, logits, weights=weights)}
@@ -223,6 +233,27 @@ def measure(
             "mrr": mrr(labels, logits, groups, weights=weights),
         }
     return _defined(len(rows.scores), found)
+
+
+def task_loss(labels: Floats, logits: Floats, weights: Floats) -> float:
+    """The mean over tasks of the log loss of the rows in which each is known: (N, K), (N, K), (N,) -> ()."""
+    each = [(column, known) for column, known in enumerate(~np.isnan(labels).T) if known.any()]
+    return float(np.mean([log_loss(labels[known, k], logits[known, k], weights=weights[known]) for k, known in each]))
+
+
+def _measure_tasks(labels: Floats, logits: Floats, weights: ArrayLike | None, tasks: Sequence[str]) -> Measures:
+    if labels.shape != logits.shape or labels.shape[1:] != (len(tasks),):
+        raise DataError(f"Labels and logits must be (rows, {len(tasks)}); got {labels.shape} and {logits.shape}.")
+    weighs, own = np.ones(len(labels)) if weights is None else np.asarray(weights), Measures()
+    for name, label, logit in zip(tasks, labels.T, logits.T, strict=True):
+        known = ~np.isnan(label)
+        found = measure(label[known], logit[known], weights=weighs[known])
+        own |= {f"{key}_{name}": found[key] for key in ("rows", *TASK_METRICS)}
+    means = Measures()
+    for key in MEANS:
+        values = [value for name in tasks if (value := own[f"{key}_{name}"]) is not None]
+        means[key] = float(np.mean(values)) if values else None
+    return {"rows": len(labels), **means, **own}
 
 
 def _defined(rows: int, found: Mapping[str, float]) -> Measures:

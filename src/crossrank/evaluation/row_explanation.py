@@ -99,7 +99,9 @@ def explain_row(run: Trained, row: Mapping[str, object]) -> RowExplanation:
             hint="Train dcn-v2, dcn-mix, cross-net or dcn.",
         )
     if model.num_outputs > 1:
-        raise ConfigError("What moves a row's answer can be told for one logit; got a label with several classes.")
+        raise ConfigError(
+            "What moves a row's answer can be told for one logit; got a label with several classes or tasks."
+        )
     features = run.encoder.encode_rows([row]).features()
     split = [_split(member, features, run.encoder) for member in model.members]
     parts = _Parts(*(torch.stack(same).mean(dim=0) for same in zip(*(one for one, _ in split), strict=True)))

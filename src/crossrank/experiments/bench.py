@@ -26,6 +26,9 @@ FEATURES = [
 ]
 ARITHMETIC = 3.0  # times the DNN's time for a multiply-add, up to which arithmetic is what bounds a model
 
+_ATEN = torch.ops.aten
+PRODUCTS = {_ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm, _ATEN.mv, _ATEN.addmv}
+
 Step: TypeAlias = Callable[[], object]
 
 
@@ -71,7 +74,7 @@ def bench_models(
     models = {name: build_model(settings[name], FEATURES) for name in names}
     with _threads(num_threads):
         steps = {name: _step(model, batch_size) for name, model in models.items()}
-        traffic = {name: _traffic(step) for name, step in steps.items()}
+        traffic = {name: traffic_of(step) for name, step in steps.items()}
         sums = {name: _sum(traffic[name].largest) for name in names}
         lookups = {name: _lookups(models[name], steps[name]) for name in names}
         clock = time.process_time if num_threads == 1 else time.perf_counter
@@ -168,17 +171,22 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _traffic(step: Step) -> _Traffic:
-    traffic = _Traffic()  # type: ignore[no-untyped-call]
+def traffic_of(step: Step) -> Traffic:
+    """What a step reads and writes."""
+    traffic = Traffic()  # type: ignore[no-untyped-call]
     with traffic:
         step()
     return traffic
 
 
-class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The bytes that operations read and write, each operand once, and those of the largest tensor among them."""
+class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The bytes that operations read and write, each operand once, and those of the largest tensor among them.
+
+    ``products`` is the part of matrix products.
+    """
 
     total: int = 0
+    products: int = 0
     largest: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -186,5 +194,6 @@ class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not func.is_view:
             sizes = [leaf.nbytes for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
             self.total += sum(sizes)
+            self.products += sum(sizes) if func.overloadpacket in PRODUCTS else 0
             self.largest = max(self.largest, *sizes)
         return result

@@ -122,7 +122,7 @@ def compress(
 
 
 def _check(run: Run, rank: int | str, dataset: EncodedDataset | None) -> None:
-    if run.schema.label.kind in ("classes", "grade"):
+    if run.schema.label.kind in ("classes", "grade", "tasks"):
         raise ConfigError(
             "A model is compressed whose label has two classes or is a number; got the kind "
             f"{run.schema.label.kind} in {run.path}."
@@ -283,9 +283,8 @@ def _compare(run: Run, model: Model, rank: int, dataset: EncodedDataset | None) 
 
 
 def _quality(model: Model, dataset: EncodedDataset) -> dict[str, Any]:
-    kind = dataset.schema.label.kind
     splits = [split for split in dataset.num_rows if split != "train"]
-    return {split: evaluate_split(model, dataset.split(split), label_kind=kind) for split in splits}
+    return {split: evaluate_split(model, dataset.split(split), dataset.schema.label) for split in splits}
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""The few kinds of figures that experiments draw, as SVG files."""
+"""The few kinds of figures that experiments draw, as SVG or PNG files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossrank.errors import MissingExtraError
+from crossrank.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,14 @@ def check_plots(extra: str = "plots") -> None:
 
 
 def save_figure(draw: Draw, path: Path) -> None:
-    """Draw on a new figure and write it; the same numbers give the same file."""
+    """Draw on a new figure and write it; the same numbers give the same file.
+
+    Raises:
+        ConfigError: for another ending than .svg or .png.
+    """
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in ("svg", "png"):
+        raise ConfigError(f"A figure must be a file that ends in .svg or .png; got '{path}'.")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -41,7 +48,7 @@ def save_figure(draw: Draw, path: Path) -> None:
         figure = Figure(layout="constrained")
         draw(figure)
         temporary = path.with_name(f".{path.name}")
-        figure.savefig(temporary, format="svg", metadata={"Date": None})
+        figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
     temporary.replace(path)
 
 

@@ -14,12 +14,21 @@ from typing import Any, TypeAlias
 
 import torch
 
+from crossrank.ray import EngineName, cluster
+
 Map: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 @contextmanager
-def workers(jobs: int | None = None) -> Iterator[Map]:
-    """A map over as many processes, one for each core where left out; for one job the plain map of this process."""
+def workers(jobs: int | None = None, engine: EngineName = "local") -> Iterator[Map]:
+    """A map over as many processes, one for each core where left out; for one job the plain map of this process.
+
+    On Ray there are as many as the cluster has processors.
+    """
+    if engine == "ray":
+        with cluster() as tasks:
+            yield lambda work, items: tasks.map(_on_one_thread, [(work, item) for item in items])
+        return
     jobs = jobs or os.cpu_count() or 1
     if jobs == 1:
         with one_thread():
@@ -31,6 +40,12 @@ def workers(jobs: int | None = None) -> Iterator[Map]:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _on_one_thread(job: tuple[Callable[[Any], Any], Any]) -> Any:
+    work, item = job
+    with one_thread():
+        return work(item)
 
 
 @contextmanager

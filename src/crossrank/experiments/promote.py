@@ -113,7 +113,7 @@ def promote(
     run, into = run if isinstance(run, Run) else Run.open(run), Path(into)
     if seeds < 1 or most < 1:
         raise ConfigError(f"seeds and most must be at least 1; got {seeds} and {most}.")
-    if run.schema.label.kind in ("classes", "grade"):
+    if run.schema.label.kind in ("classes", "grade", "tasks"):
         raise ConfigError(
             f"A run is promoted whose label has two classes or is a number; got the kind {run.schema.label.kind}."
         )

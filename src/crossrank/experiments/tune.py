@@ -43,6 +43,7 @@ from crossrank.experiments.space import Space
 from crossrank.experiments.trials import RATE, Task, Trial, run_family
 from crossrank.files import read_json, write_json, write_text, writing
 from crossrank.folders import locked
+from crossrank.ray import EngineName
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run
 from crossrank.training import Config, Planned, train_or_resume, train_together
@@ -80,6 +81,7 @@ def tune(
     rates: int = 1,
     seed: int = 0,
     jobs: int | None = None,
+    engine: EngineName = "local",
     finalists: int = 3,
     seeds: int = 5,
     max_parameters: int = MAX_PARAMETERS,
@@ -102,6 +104,7 @@ def tune(
             trained again if it is killed.
         seed: of the search and of the trials' training.
         jobs: families at a time, on one thread each; left out, one for each core.
+        engine: ``"ray"`` for as many as a cluster has processors; dataset and folder lie on a disk that all share.
         finalists: settings of the front that are trained with several seeds.
         seeds: how many.
         max_parameters: settings above this are not tried; embeddings do not count.
@@ -114,7 +117,7 @@ def tune(
         MissingExtraError: without the 'tune' extra.
     """
     _check_extras()
-    into = Path(into)
+    into = Path(into).absolute()  # the processes of a cluster are somewhere else
     dataset = dataset if isinstance(dataset, EncodedDataset) else EncodedDataset.open(Path(dataset))
     space = _space(space)
     counts = {"trials": trials, "stages": stages, "finalists": finalists, "seeds": seeds, "jobs": jobs}
@@ -124,7 +127,7 @@ def tune(
     _check_rates(rates, space)
     plan = {"space": space.to_dict(), "trials": trials, "stages": stages, "seed": seed, "finalists": finalists}
     plan |= {"rates": rates, "seeds": seeds, "max_parameters": max_parameters, "data_fingerprint": dataset.fingerprint}
-    with writing(into, RunError), locked(into, RunError), workers(jobs) as each:
+    with writing(into, RunError), locked(into, RunError), workers(jobs, engine) as each:
         _claim(into, plan)
         search = _Search(into, dataset, seed, max_parameters, each, say)
         found = search.trials(space, trials, stages, rates)
@@ -205,7 +208,7 @@ class _Search:
     def _task(self, number: int, space: Space, earlier: Sequence[Trial]) -> Task:
         return Task(
             folder=self.into / "trials",
-            dataset=self.dataset.path,
+            dataset=self.dataset.path.absolute(),
             number=number,
             seed=self.seed,
             space=space,
@@ -234,7 +237,7 @@ class _Search:
         size = seeds if on_gpu else 1  # the seeds of a finalist are one program there, and else a process each
         parts = [range(first, min(first + size, seeds)) for first in range(0, seeds, size)]
         jobs = [
-            (self.dataset.path, trial, {seed: self._folder(trial, seed) for seed in part})
+            (self.dataset.path.absolute(), trial, {seed: self._folder(trial, seed) for seed in part})
             for trial in front
             for part in parts
         ]

@@ -47,13 +47,15 @@ class Model(nn.Module, abc.ABC):
     :meth:`in_units` gives the number itself, or the logit without the shift; :meth:`predict_logits` the nearest one in
     the range of the training rows.
 
-    A label with several classes has a logit for each, from a wider output layer; models that add other terms to it, and
-    those that do not say ``takes_classes``, refuse such a label.
+    A label with several classes or tasks has a logit for each, from a wider output layer; models that add other terms
+    to it, and those that do not say ``takes_classes``, refuse such a label. A model that has more of its own for each
+    logit says ``has_towers``, and is made with ``num_outputs``.
 
-    Shape: features of B rows -> (B,), or (B, K) for K classes.
+    Shape: features of B rows -> (B,), or (B, K) for K classes or tasks.
     """
 
     takes_classes: ClassVar[bool] = False  # its answer is ``self.output``, an OutputLayer, of something
+    has_towers: ClassVar[bool] = False
     num_outputs: int = 1
     label_mean: Tensor
     label_deviation: Tensor
@@ -203,7 +205,9 @@ def alone(
 
 def answers_of(logits: Tensor, kind: LabelKind) -> Tensor:
     """Probabilities, or the numbers themselves where the label is one."""
-    return logits.sigmoid() if kind == "binary" else logits.softmax(dim=-1) if kind == "classes" else logits
+    if kind == "classes":
+        return logits.softmax(dim=-1)
+    return logits.sigmoid() if kind in ("binary", "tasks") else logits
 
 
 def embed(layout: InputLayout, *, dropout: float = 0.0) -> FeatureEmbedding:

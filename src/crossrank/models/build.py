@@ -42,6 +42,7 @@ from crossrank.models.nfm import NFM, NFMSettings
 from crossrank.models.pnn import PNN, PNNSettings
 from crossrank.models.qnn_alpha import QNNAlpha, QNNAlphaSettings
 from crossrank.models.settings import ModelSettings
+from crossrank.models.tasks import PLE, MMoE, MMoESettings, PLESettings, SharedBottom, SharedBottomSettings
 from crossrank.models.wide_deep import WideDeep, WideDeepSettings
 from crossrank.models.wukong import Wukong, WukongSettings
 from crossrank.models.xdeepfm import XDeepFM, XDeepFMSettings
@@ -95,6 +96,11 @@ MODELS = {
     "qnn-alpha": Entry(QNNAlpha, QNNAlphaSettings, "several normalised crosses of x with itself in each layer"),
     "edcn": Entry(EDCN, EDCNSettings, "a cross and a deep network whose product each next pair of layers reads"),
     "wukong": Entry(Wukong, WukongSettings, "factorization machines on top of each other under a deep network"),
+    "shared-bottom": Entry(
+        SharedBottom, SharedBottomSettings, "a deep network for several labels, and a tower for each"
+    ),
+    "mmoe": Entry(MMoE, MMoESettings, "experts for several labels, a gate and a tower for each"),
+    "ple": Entry(PLE, PLESettings, "levels of experts, shared and of each label, with gates and towers"),
 }
 
 
@@ -126,9 +132,11 @@ def build_model(settings: ModelSettings, features: Sequence[Feature], *, num_out
 
 
 def _build(settings: ModelSettings, features: Sequence[Feature], num_outputs: int) -> Model:
-    members = [MODELS[settings.name].model(settings.layout(features), settings) for _ in range(settings.ensemble)]
-    if num_outputs > 1:
-        for member in members:
+    make, layout = MODELS[settings.name].model, settings.layout(features)
+    more = {"num_outputs": num_outputs} if make.has_towers else {}
+    members = [make(layout, settings, **more) for _ in range(settings.ensemble)]
+    for member in members:
+        if member.num_outputs != num_outputs:
             _widen(member, num_outputs, settings.name)
     return Ensemble(members) if len(members) > 1 else members[0]
 
@@ -175,11 +183,11 @@ def memory() -> int:
 
 
 def _widen(model: Model, num_outputs: int, name: str) -> None:
-    """Give a model a logit for each class."""
+    """Give a model a logit for each class or task."""
     if not model.takes_classes:
         known = [name for name, entry in MODELS.items() if entry.model.takes_classes]
         raise ConfigError(
-            f"A label with several classes needs a model that ends in an output layer; got {name}.",
+            f"A label with several classes or tasks needs a model that ends in an output layer; got {name}.",
             hint=f"Pick one of {listing(known, most=40)}.",
         )
     output: Any = model.output

@@ -106,7 +106,7 @@ def markdown_table(lines: Sequence[Sequence[str]]) -> str:
 def _count(model: Model, *, num_rows: int) -> Counter[str]:
     """Multiply-adds of one pass, by part."""
     with FlopCounterMode(display=False, custom_mapping=_PRODUCTS) as counter:
-        model(_shapes(model, num_rows))
+        model(shapes_of(model, num_rows))
     counts = Counter(interaction=counter.get_total_flops() // 2)
     flops = counter.get_flop_counts()  # by module, each with all that it contains
     for name, module in ((name, module) for name, module in model.named_children() if name in _PART_OF):
@@ -118,7 +118,7 @@ def _count(model: Model, *, num_rows: int) -> Counter[str]:
     return counts
 
 
-def _shapes(model: Model, num_rows: int) -> Features:
+def shapes_of(model: Model, num_rows: int) -> Features:
     """Rows without content; one value in each bag."""
     of_kind = model.layout.of_kind
     bag = Bag(torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows + 1, dtype=torch.int64))

@@ -19,6 +19,7 @@ from crossrank.nn.cross import CrossLayer, LowRankCrossLayer, VectorCrossLayer
 from crossrank.nn.cross_base import BaseCrossLayer
 from crossrank.nn.deep import DeepNetwork
 from crossrank.nn.embedding import FeatureEmbedding
+from crossrank.nn.experts import GatedExperts
 from crossrank.nn.factorization import FactorizationMachine
 from crossrank.nn.factorized import FactorizedLayer, FactorizedNetwork
 from crossrank.nn.features import Bag, Features
@@ -60,6 +61,7 @@ __all__ = [
     "FeatureGate",
     "Features",
     "FieldGate",
+    "GatedExperts",
     "GeneralCrossLayer",
     "HashedCrosses",
     "HierarchicalAttention",

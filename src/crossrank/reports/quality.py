@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crossrank.evaluation.metrics import badness
-from crossrank.reports.markup import Markup, amount, brief, decimal, signed, table, text
+from crossrank.evaluation.metrics import TASK_METRICS, badness
+from crossrank.reports.markup import Markup, amount, brief, decimal, percent, signed, table, text
 from crossrank.runs import Run
 
 
@@ -86,6 +86,7 @@ def headline(run: Run, baselines: Sequence[Run], names: Mapping[Path, str]) -> M
     parts = []
     for key, metric in ((key, METRICS[key]) for key in METRICS if METRICS[key].meaning and key in metrics):
         notes = [metric.meaning.format(label=run.schema.label.name)]
+        notes += ["mean over tasks"] if run.schema.label.columns else []
         known = [other for other in rivals if measured(other)[1].get(key) is not None]
         if known and key in COMPARED and metrics[key] is not None:
             best = min(known, key=lambda other: metric.badness(measured(other)[1][key]))
@@ -97,7 +98,22 @@ def headline(run: Run, baselines: Sequence[Run], names: Mapping[Path, str]) -> M
         lines = "".join(f"<p>{text(note)}</p>" for note in notes)
         parts.append(f"<div><dt>{text(metric.title)}</dt><dd>{text(figure(key, metrics[key]))}</dd>{lines}</div>")
     caption = f'<p class="note">On {metrics["rows"]:,} {text(split)} rows.</p>'
-    return Markup(f'<dl class="figures">{"".join(parts)}</dl>{caption}')
+    return Markup(f'<dl class="figures">{"".join(parts)}</dl>{caption}{_tasks(run, metrics)}')
+
+
+def _tasks(run: Run, metrics: Mapping[str, Any]) -> Markup:
+    """A row for each task, and none for other labels."""
+    tasks, keys = run.schema.label.columns, [key for key in METRICS if key in TASK_METRICS]
+    rows = [
+        [
+            task,
+            f"{metrics[f'rows_{task}']:,}",
+            percent(metrics[f"positive_rate_{task}"] or 0.0),
+            *(figure(key, metrics[f"{key}_{task}"]) for key in keys),
+        ]
+        for task in tasks
+    ]
+    return table(["task", "rows", "ones", *(METRICS[key].title for key in keys)], rows) if tasks else Markup()
 
 
 def _difference(key: str, value: float, other: float, name: str) -> str:

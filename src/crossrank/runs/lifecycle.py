@@ -56,8 +56,8 @@ def read_plan(folder: Path) -> dict[str, Any]:
     return plan
 
 
-def claim(into: Path, *, resume: bool, overwrite: bool) -> Path:
-    """The folder to work in, under a lock, or an error where that would lose somebody's work."""
+def check_free(into: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse what would lose somebody's work, and to resume where there is nothing."""
     partial = partial_of(into)
     if into.exists() and not overwrite:
         hint = "Choose another name, or pass --overwrite to replace it."
@@ -66,10 +66,16 @@ def claim(into: Path, *, resume: bool, overwrite: bool) -> Path:
         raise RunError(f"{into} is not a run folder, so it will not be replaced.", hint="Choose another name.")
     if resume and not is_interrupted(into):
         raise RunError(f"There is nothing to resume: {partial} has no checkpoint.", hint="Train without --resume.")
+    if is_interrupted(into) and not resume and not overwrite:
+        hint = "Pass --resume to go on with it, or --overwrite to start anew."
+        raise RunError(f"{partial} holds an unfinished training.", hint=hint)
+
+
+def claim(into: Path, *, resume: bool, overwrite: bool) -> Path:
+    """The folder to work in, under a lock, or an error where that would lose somebody's work."""
+    check_free(into, resume=resume, overwrite=overwrite)
+    partial = partial_of(into)
     if is_interrupted(into):
-        if not resume and not overwrite:
-            hint = "Pass --resume to go on with it, or --overwrite to start anew."
-            raise RunError(f"{partial} holds an unfinished training.", hint=hint)
         (partial / MARK).touch()  # older versions had none
     if not resume:
         return fresh_partial(into, RunError)

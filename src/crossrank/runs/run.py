@@ -226,7 +226,8 @@ class Run:
     def predict(self, source: Any, *, calibrated: bool = False, **table_options: Any) -> npt.NDArray[np.float32]:
         """The probability of each raw row, or its predicted value where the label is a number.
 
-        For several classes, the probability of each, in the order of ``schema.label.classes``: (N, K).
+        For several classes or tasks, the probability of each, in the order of ``schema.label.classes`` or ``columns``:
+        (N, K).
 
         Columns may come in any order, others may stand between them; unseen and missing values are fine, a missing
         column is not.

@@ -3,8 +3,9 @@
 from crossrank.schema.columns import Categorical, Column, Multivalent, Numeric
 from crossrank.schema.cross import Cross
 from crossrank.schema.dates import Date
+from crossrank.schema.label import Label, LabelKind
 from crossrank.schema.layout import Feature, InputLayout, Slot
-from crossrank.schema.schema import Label, LabelKind, Schema
+from crossrank.schema.schema import Schema
 
 __all__ = [
     "Categorical",

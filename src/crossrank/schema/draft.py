@@ -35,7 +35,8 @@ from crossrank.schema.infer import (
     numbers_of,
     read_columns,
 )
-from crossrank.schema.schema import Label, Schema
+from crossrank.schema.label import Label
+from crossrank.schema.schema import Schema
 from crossrank.schema.split_names import find_split
 
 LABEL_NAMES = ("label", "click", "clicked", "is_click", "target", "y")
@@ -128,7 +129,7 @@ def draft_schema(
 
     Args:
         table: a polars or pandas data frame, or a mapping from names to lists of values.
-        label: the name of the label, where it is not one of the usual names.
+        label: the name of the label, where it is not one of the usual names; several, with commas between, are tasks.
         positive: which of the label's two values counts as 1.
         split: the name of the column that names each row's split, where it is not called so.
 
@@ -145,8 +146,8 @@ def draft_schema(
         ('no', 'yes')
     """
     columns = read_columns(table)
-    target, note = _label(_label_name(columns, label), columns, positive, named=label is not None)
-    others = {name: cells for name, cells in columns.items() if name != target.name}
+    target, note = _target(columns, label, positive)
+    others = {name: cells for name, cells in columns.items() if name not in target.inputs}
     weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
     group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
     split = split or find_split(others)
@@ -199,6 +200,17 @@ def _label_name(columns: Mapping[str, list[Any]], label: str | None) -> str:
             hint="Say which column is the label: --label NAME, in Python Schema.infer(table, label=NAME).",
         )
     return name
+
+
+def _target(columns: Mapping[str, list[Any]], label: str | None, positive: str | None) -> tuple[Label, str]:
+    """The label, or several, and what to check about it."""
+    if label is None or label in columns or "," not in label:
+        return _label(_label_name(columns, label), columns, positive, named=label is not None)
+    for name in (names := tuple(part.strip() for part in label.split(","))):
+        one, _ = _label(_label_name(columns, name), columns, positive, named=True)
+        if one != Label(name=name):
+            raise SchemaError(f"Each of several labels must be 0 or 1; got '{name}', which is {one.kind}.")
+    return Label(columns=names), ""
 
 
 def _label(name: str, columns: Mapping[str, list[Any]], positive: str | None, *, named: bool) -> tuple[Label, str]:

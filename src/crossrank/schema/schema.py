@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from crossrank.config import parse
 from crossrank.errors import ConfigError, SchemaError, did_you_mean, listing
@@ -26,49 +26,10 @@ from crossrank.schema.columns import (
 )
 from crossrank.schema.cross import Cross
 from crossrank.schema.dates import NUMBERS, Date
+from crossrank.schema.label import Label
 
 FORMAT_VERSION = 1
-LabelKind: TypeAlias = Literal["binary", "real", "classes", "grade"]
-MAX_GRADE = 50  # 2^grade is still exact
 MOST_HASHED = 1 << 30
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Label:
-    """The column to predict: ``binary`` (0 or 1, trained with log loss), ``real`` (a number, squared error),
-    ``classes`` (one of several, which are named; log loss of the softmax over a logit for each) or ``grade`` (0, 1, 2,
-    …: how good a row is among those of its group; a loss of their order).
-
-    ``classes`` are the two values of a binary label that are not 0 and 1, or true and false: the first counts as 0, the
-    second as 1. Their case does not matter, unless they differ in nothing else. ``negatives_kept`` is for tables in
-    which negative rows are a sample: each was kept with this probability.
-    """
-
-    name: str
-    kind: LabelKind = "binary"
-    classes: tuple[str, ...] = ()
-    negatives_kept: float | None = None
-
-    def __post_init__(self) -> None:
-        kept = self.negatives_kept
-        if kept is not None and (self.kind != "binary" or not 0 < kept <= 1):
-            raise SchemaError(
-                f"negatives_kept of label '{self.name}' must be above 0 and at most 1, and the label binary; got "
-                f"{kept} for a {self.kind} one."
-            )
-        several = self.kind == "classes"
-        right = len(self.classes) >= 2 if several else not self.classes or len(self.classes) == 2
-        named = bool(self.classes) and self.kind in ("real", "grade")
-        if not right or len(set(self.classes)) != len(self.classes) or named:
-            raise SchemaError(
-                f"The classes of label '{self.name}' must be two different values of a binary label, or the values of "
-                f"one with several classes; got {listing(self.classes)} for the kind {self.kind}."
-            )
-
-    @property
-    def num_outputs(self) -> int:
-        """How many logits answer it."""
-        return len(self.classes) if self.kind == "classes" else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +38,7 @@ class Schema:
 
     Args:
         features: the columns a model may look at, in any order.
-        label: the column to predict.
+        label: the column to predict, or several.
         weight: a column with a weight for each row's loss, if any.
         group: a column whose equal values belong together, such as a query or a user, for grouped metrics; if any.
         time: a column that says when a row happened, if any; the rows are then split by it. It may also be a feature.
@@ -105,9 +66,9 @@ class Schema:
             raise SchemaError("A schema needs at least one feature; got none.")
         made = [part.name for date in self.dates for part in as_encoded(date)]
         named = [column.name for column in self.features]
-        taken = [*named, *made, self.label.name, *([self.weight] if self.weight else [])]
+        targets = [*self.label.inputs, *([self.weight] if self.weight else [])]
         again = {self.group, *(column.source for column in self.in_table)}
-        taken += [name for name in (self.label.name, self.weight) if name is not None and name in again]
+        taken = [*named, *made, *targets, *(name for name in targets if name in again)]
         known = [column.name for column in self.encoded if isinstance(column, Categorical | Numeric)]
         if self.label.kind == "grade" and self.group is None:
             raise SchemaError(
@@ -119,6 +80,11 @@ class Schema:
                 raise SchemaError(
                     f"Statistics, as of '{cross.name}', are of a binary label or a number; got several classes.",
                     hint='Set "statistics": false.',
+                )
+            if self.label.kind == "tasks":
+                raise SchemaError(
+                    f"A cross, as of '{cross.name}', remembers one label; got the tasks {listing(self.label.columns)}.",
+                    hint="Leave the cross out.",
                 )
             for name in cross.of:
                 if name not in known:
@@ -216,7 +182,7 @@ class Schema:
     @property
     def required(self) -> Iterator[str]:
         """Every column of the table that training needs."""
-        yield from dict.fromkeys([*self.inputs, self.label.name, *filter(None, (self.weight, self.group))])
+        yield from dict.fromkeys([*self.inputs, *self.label.inputs, *filter(None, (self.weight, self.group))])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -273,7 +239,8 @@ class Schema:
 
         Args:
             table: a polars or pandas data frame, or a mapping from names to lists of values; some thousand rows do.
-            label: the name of the label, where it is not one of the usual names (label, click, clicked, target, y).
+            label: the name of the label, where it is not one of the usual names (label, click, clicked, target, y);
+                several, with commas between, are tasks.
             split: the name of the column that names each row's split, where it is not called so; it is no feature.
         """
         from crossrank.schema.draft import draft_schema

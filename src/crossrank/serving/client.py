@@ -64,7 +64,7 @@ class Client:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def score(self, rows: Row | Sequence[Row], *, version: str | None = None) -> list[Any]:
-        """The probability of each row, or its number; of several classes, a list of probabilities for each row.
+        """The probability of each row, or its number; of several classes or tasks, a list of probabilities.
 
         Args:
             rows: a value for each column of the model; one row, or several.

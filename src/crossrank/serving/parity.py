@@ -1,11 +1,11 @@
 """Whether an exported graph answers as the run it is made of.
 
-| what is measured | binary label, classes | a number |
+| what is measured | binary label, classes, tasks | a number |
 | --- | --- | --- |
 | ``largest_difference`` | of a probability | of the answer, in deviations of the label |
 | ``loss_difference`` | of the log loss | of half the squared error, in squared deviations |
 
-Without labels the run's own answers take their place: then the second row is the mean divergence
+Without labels, or one of them, the run's own answers take their place: then the second row is the mean divergence
 ``KL(run ‖ graph)``, what the log loss would rise by if the run were right, or half the mean squared difference.
 """
 
@@ -62,6 +62,8 @@ def measure_parity(
     expected = run.answers([given.rows.features()]).astype(np.float64) / deviation
     found = answers(given.rows).astype(np.float64) / deviation
     labels = None if given.labels is None or kind == "grade" else given.labels.astype(np.float64) / deviation
+    if labels is not None and kind == "tasks":
+        labels = np.where(np.isnan(labels), expected, labels)
     losses = [_loss(kind, expected if labels is None else labels, each) for each in (expected, found)]
     return {
         "rows": len(given.rows),
@@ -75,11 +77,11 @@ def _loss(kind: str, labels: Doubles, answers: Doubles) -> float:
     """The mean log loss, or half the mean squared error; labels may be probabilities: (N,) or (N, K)."""
     if kind in ("real", "grade"):
         return float(np.square(labels - answers).mean() / 2)
-    if kind == "binary":
-        labels, answers = (np.stack([1 - each, each], axis=1) for each in (labels, answers))
+    if kind in ("binary", "tasks"):
+        labels, answers = (np.stack([1 - each, each], axis=-1) for each in (labels, answers))
     elif labels.ndim == 1:
         labels = np.eye(answers.shape[1])[labels.astype(np.int64)]
-    return float(-(labels * np.log(answers.clip(SMALLEST, 1))).sum(axis=1).mean())
+    return float(-(labels * np.log(answers.clip(SMALLEST, 1))).sum(axis=-1).mean())
 
 
 def check_parity(parity: dict[str, Any], precision: str) -> None:

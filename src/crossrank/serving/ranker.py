@@ -62,8 +62,8 @@ class Ranker:
 
     def __init__(self, run: Run, *, item: Sequence[str] | None = None, deep_precision: Precision = "float32") -> None:
         _check_precision("deep_precision", deep_precision)
-        if run.schema.label.kind == "classes":
-            raise ConfigError("A ranking is by one score; got a label with several classes.")
+        if run.schema.label.num_outputs > 1:
+            raise ConfigError("A ranking is by one score; got a label with several classes or tasks.")
         self.run, self.given = run, None if item is None else list(item)
         self.catalogue: Catalogue | None = None
         self._deep = torch.bfloat16 if deep_precision == "bfloat16" else None

@@ -107,7 +107,8 @@ class Scorer:
     def score(self, rows: Any, **table_options: Any) -> Answers:
         """The probability of each row, or its predicted value where the label is a number: (N,).
 
-        For several classes, the probability of each, in the order of ``label.classes``: (N, K).
+        For several classes or tasks, the probability of each, in the order of ``label.classes`` or ``label.columns``:
+        (N, K).
 
         Args:
             rows: one dictionary or a list of them, a polars or pandas data frame, an Arrow table, or a path to tables.

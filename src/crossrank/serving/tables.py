@@ -34,7 +34,8 @@ def predict_table(
 ) -> int:
     """Write a table again with one more column, the run's answer for each row.
 
-    For several classes it is a column for each, ``probability_CLASS``, and ``prediction``, the most probable one.
+    For several classes it is a column for each, ``probability_CLASS``, and ``prediction``, the most probable one; for
+    tasks a column for each, ``probability_TASK``.
 
     Args:
         run: the trained model.
@@ -91,18 +92,18 @@ def _scored(run: Run, table: Any, column: str, calibrated: bool) -> Iterator[pl.
         encoded = run.encoder.encode(chunk.frame, where=chunk.where)
         answers = run.answers([encoded.features()])
         answers = run.calibrated(answers) if calibrated else answers
-        if answers.ndim == 2:
-            names = np.array(run.schema.label.classes)[answers.argmax(axis=1)] if len(answers) else []
-            columns = [*answers.T, names]
-        else:
-            columns = [answers]
+        columns = [*answers.T] if answers.ndim == 2 else [answers]
+        if run.schema.label.kind == "classes":
+            columns.append(np.array(run.schema.label.classes)[answers.argmax(axis=1)] if len(answers) else [])
         new = zip(_new_columns(run, column), columns, strict=True)
         yield chunk.frame.with_columns(pl.Series(name, values) for name, values in new)
 
 
 def _new_columns(run: Run, column: str) -> list[str]:
     label = run.schema.label
-    return [*(f"{column}_{name}" for name in label.classes), "prediction"] if label.kind == "classes" else [column]
+    if label.kind == "classes":
+        return [*(f"{column}_{name}" for name in label.classes), "prediction"]
+    return [f"{column}_{name}" for name in label.columns] or [column]
 
 
 def _write(frames: Iterator[pl.DataFrame], folder: Path, into: Path) -> int:

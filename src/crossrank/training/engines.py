@@ -14,7 +14,6 @@ from crossrank.training.cuda.many import JointEngine, can_share_a_program
 from crossrank.training.device import choose_device
 from crossrank.training.engine import Engine
 from crossrank.training.heads import with_heads
-from crossrank.training.loss import find_loss
 from crossrank.training.processor import ProcessorEngine
 from crossrank.training.profile import StepClock
 from crossrank.training.rule import UpdateRule
@@ -28,8 +27,7 @@ def make_engine(
     device = _device(model, settings)
     settings = settings.for_model(model, device.type)
     rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
-    loss = find_loss(settings.loss, dataset.schema.label.kind, pair_weight=settings.pair_weight)
-    loss = with_heads(loss, settings.heads, model)
+    loss = with_heads(settings.find_loss(dataset.schema.label), settings.heads, model)
     if device.type == "cuda":
         return CapturedEngine(
             model, dataset.train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock
@@ -46,8 +44,8 @@ def joint_engine(
     """
     device = _device(models[0], settings[0])
     shared = settings[0].for_model(models[0], device.type)
-    loss, rates = find_loss(shared.loss, dataset.schema.label.kind), [one.learning_rate for one in settings]
-    loss = with_heads(loss, shared.heads, models[0])
+    rates = [one.learning_rate for one in settings]
+    loss = with_heads(shared.find_loss(dataset.schema.label), shared.heads, models[0])
     alone = loss.needs_groups or models[0].num_outputs > 1
     if alone or not can_share_a_program(models[0], dataset.train, shared, device):
         return None
@@ -57,13 +55,13 @@ def joint_engine(
 
 
 def _device(model: Model, settings: TrainingSettings) -> torch.device:
-    """Where steps are made; those of several classes on a processor, since the programs for a GPU are of one logit."""
+    """Where steps are made; those of several logits on a processor, since the programs for a GPU are of one logit."""
     if model.num_outputs == 1:
         return choose_device(settings.device)
     if settings.device == "cuda":
         raise ConfigError(
-            f"A label with several classes is trained on a processor; got training.device=cuda for {model.num_outputs} "
-            "classes.",
+            "A label with several classes or tasks is trained on a processor; got training.device=cuda for "
+            f"{model.num_outputs} logits.",
             hint="Set training.device=cpu.",
         )
     return torch.device("cpu")

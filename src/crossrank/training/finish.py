@@ -83,9 +83,9 @@ def complete_run(
 
     The report has what is given ``about`` it, with its training.
     """
-    kind, names = dataset.schema.label.kind, list(logits)
+    label, kind, names = dataset.schema.label, dataset.schema.label.kind, list(logits)
     dataset.verify()
-    report: dict[str, Any] = {name: measure_split(logits[name], dataset.split(name), label_kind=kind) for name in names}
+    report: dict[str, Any] = {name: measure_split(logits[name], dataset.split(name), label) for name in names}
     if problem := worse_than_constant(report["valid"], kind):
         about = {**about, "training": {**about["training"], "warning": problem}}
     report |= {**about, "parameters": count_parameters(model)}

@@ -106,12 +106,12 @@ def with_heads(loss: Loss, heads: HeadsName, model: Model) -> Loss:
     """The loss of a model, or of each of its paths.
 
     Raises:
-        ConfigError: for a model of one path, for paths whose mean is not the logit, or several classes.
+        ConfigError: for a model of one path, for paths whose mean is not the logit, or several classes or tasks.
     """
     if heads == "none":
         return loss
     if model.num_outputs > 1:
-        raise ConfigError(f"training.heads={heads} is for one logit; got a label with several classes.")
+        raise ConfigError(f"training.heads={heads} is for one logit; got a label with several classes or tasks.")
     row = model.embedding.weight.new_ones(1, model.layout.input_dim)
     with evaluating(model):
         answers, logit = model.head_logits(row), model.logits(row)

@@ -7,6 +7,7 @@ same faster; it is found by the exact class, so that a subclass always runs as i
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -230,6 +231,31 @@ class SoftmaxLogLoss(Loss):
         return weighted_mean(-chosen, weights)
 
 
+class TaskLogLoss(Loss):
+    """``Σ_k τ_k ℓ_k / Σ_k τ_k``, ℓ_k the log loss of task k, in the weighted mean over rows; τ left out, equal.
+
+    A label that is nan is not known, and counts 0 in its row, whose other tasks stay as they are: each known label
+    weighs the same, so a task that few rows know weighs less.
+
+    Shape: logits and labels (..., B, K), weights (..., B) -> (...).
+
+    >>> import torch
+    >>> TaskLogLoss()(torch.zeros(1, 2), torch.tensor([[1.0, torch.nan]]))
+    tensor(0.3466)
+    """
+
+    def __init__(self, task_weights: Sequence[float] = ()) -> None:
+        self.task_weights = task_weights
+
+    def __call__(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> Tensor:
+        known = ~labels.isnan()
+        losses = F.binary_cross_entropy_with_logits(logits, labels.where(known, 0.0), reduction="none")
+        shares = logits.new_tensor(self.task_weights or [1.0] * logits.shape[-1])
+        return weighted_mean((losses * known * shares).sum(dim=-1) / shares.sum(), weights)
+
+
 LOSSES: dict[str, type[Loss]] = {
     "logloss": LogLoss,
     "squared": SquaredError,
@@ -239,12 +265,12 @@ LOSSES: dict[str, type[Loss]] = {
     "listwise": ListwiseSoftmax,
     "logloss+pairwise": LogLossAndPairs,
 }
-USUAL = {"binary": "logloss", "real": "squared", "classes": "softmax", "grade": "listwise"}
+USUAL = {"binary": "logloss", "real": "squared", "classes": "softmax", "grade": "listwise", "tasks": "logloss"}
 
 
-def find_loss(name: LossName, label_kind: str, *, pair_weight: float = 1.0) -> Loss:
-    """``auto``: the log loss of a binary label, that of the softmax of several classes, the squared error of a number,
-    the softmax over a group of grades.
+def find_loss(name: LossName, label_kind: str, *, pair_weight: float = 1.0, task_weights: Sequence[float] = ()) -> Loss:
+    """``auto``: the log loss of a binary label and of each task, that of the softmax of several classes, the squared
+    error of a number, the softmax over a group of grades.
 
     Raises:
         ConfigError: for a loss that does not go with the label.
@@ -260,6 +286,10 @@ def find_loss(name: LossName, label_kind: str, *, pair_weight: float = 1.0) -> L
             f"A number is learned by training.loss=squared or pairwise; got {name}.",
             hint='Grades 0, 1, 2, … are a label of the kind "grade".',
         )
+    if label_kind == "tasks" and chosen != "logloss":
+        raise ConfigError(f"Tasks are learned by training.loss=logloss; got {name}.", hint="Leave training.loss out.")
+    if label_kind == "tasks":
+        return TaskLogLoss(task_weights)
     return LogLossAndPairs(pair_weight) if chosen == "logloss+pairwise" else LOSSES[chosen]()
 
 

@@ -63,6 +63,18 @@ def check_resumed(folder: Path, run: Planned, dataset: EncodedDataset) -> None:
         )
 
 
+def check_distributed(config: Config) -> None:
+    """Refuse what several processes do not train."""
+    asked: dict[str, Any] = {"model.ensemble": config.model.ensemble, "training.memory": config.training.memory}
+    asked["training.heads"] = config.training.heads
+    for key, value in asked.items():
+        if value not in (1, "none"):
+            raise ConfigError(
+                f"A distributed training has one model with one loss on a dataset as it is; got {key}={value}.",
+                hint=f"Leave {key} out, or train in one process.",
+            )
+
+
 def as_made(config: Config | Mapping[str, Any] | None, dataset: EncodedDataset, *, raw: bool = False) -> Config:
     """The config as it suits a dataset: with the split that it was made with, and where it is a mapping, with
     what was left out (:mod:`crossrank.training.defaults`).

@@ -23,6 +23,7 @@ from crossrank.data import EncodedDataset
 from crossrank.data.cell_codes import CellKeys
 from crossrank.data.crossing import add_crosses, parts_in_order
 from crossrank.data.ordered import Doubles, OrderedStatistics
+from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import score_split
 from crossrank.evaluation.intervals import mean_and_error
 from crossrank.evaluation.metrics import row_losses, sigmoid
@@ -66,6 +67,11 @@ def try_memory(
     Returns:
         None where there is nothing to try.
     """
+    if dataset.schema.label.num_outputs > 1:
+        raise ConfigError(
+            "training.memory=auto is of a label with one logit; got several classes or tasks.",
+            hint="Leave training.memory out.",
+        )
     several, single = worthwhile(dataset)
     alone = without_memory(config, ensemble=1)
     if not several:

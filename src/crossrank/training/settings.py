@@ -14,9 +14,9 @@ from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.evaluation.metrics import CRITERIA
 from crossrank.models import Model, ModelSettings, parse_model_settings
 from crossrank.models.settings import check_share
-from crossrank.schema import LabelKind
+from crossrank.schema import Label, LabelKind
 from crossrank.training.heads import HeadsName
-from crossrank.training.loss import LossName, is_order
+from crossrank.training.loss import Loss, LossName, find_loss, is_order
 from crossrank.training.schedule import ScheduleName
 
 Placement = Literal["table-wise", "row-wise", "column-wise", "data-parallel"]
@@ -73,6 +73,9 @@ class TrainingSettings:
         "how many times a row of class 1 counts; balanced: as much as makes both classes weigh the same. Answers are "
         "corrected for it",
     )
+    task_weights: Mapping[str, float] = setting(
+        {}, "of a label with several columns: how much the loss of each counts, by column; left out, 1"
+    )
     memory: Literal["none", "auto"] = setting(
         "none", "auto: statistics of pairs of columns and of single ones, if they do better on the validation rows"
     )
@@ -110,6 +113,8 @@ class TrainingSettings:
             value = getattr(self, key)
             if value is not None and not value > 0:
                 raise ConfigError(f"training.{key} must be positive; got {value}.")
+        if not all(weight > 0 for weight in self.task_weights.values()):
+            raise ConfigError(f"training.task_weights must be positive; got {dict(self.task_weights)}.")
         if self.loss in PAIRED and self.batch_size > LARGEST_PAIRED_BATCH:
             raise ConfigError(
                 f"training.loss={self.loss} compares the rows of a group; training.batch_size may be "
@@ -136,6 +141,21 @@ class TrainingSettings:
         if self.loss == "pairwise":
             return "grouped_auc"
         return "ndcg@10" if is_order(self.loss, label_kind) else CRITERIA[label_kind]
+
+    def find_loss(self, label: Label) -> Loss:
+        """The loss of a label.
+
+        Raises:
+            ConfigError: for a loss that does not go with the label, or the weight of a task that it does not have.
+        """
+        for name in self.task_weights:
+            if name not in label.columns:
+                raise ConfigError(
+                    f"training.task_weights must be of tasks, {listing(label.columns) or 'none'}; got '{name}'.",
+                    hint=did_you_mean(name, label.columns),
+                )
+        weights = [self.task_weights.get(name, 1.0) for name in label.columns]
+        return find_loss(self.loss, label.kind, pair_weight=self.pair_weight, task_weights=weights)
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """How many steps there are at most."""

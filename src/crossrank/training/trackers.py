@@ -14,6 +14,7 @@ give an object of it to :func:`crossrank.train`::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,8 @@ class MLflow(Tracker):
         self._mlflow.end_run("FAILED" if report is None else "FINISHED")
 
     def _log(self, values: Mapping[str, float], step: int) -> None:
-        self._mlflow.log_metrics({key.replace("@", "_at_"): value for key, value in values.items()}, step=step)
+        named = {re.sub(r"[^\w/.\- :]", "_", key.replace("@", "_at_")): value for key, value in values.items()}
+        self._mlflow.log_metrics(named, step=step)
 
 
 TRACKERS: dict[str, Callable[[], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}

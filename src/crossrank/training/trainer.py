@@ -157,9 +157,10 @@ class Trainer:
         if not np.isfinite(logits).all():
             problem = "A model's answers must stay finite; on the validation rows they are not"
             raise self._diverged(problem, self.position.step)
-        measured = measure_split(logits, self.valid, label_kind=self.label_kind)
+        label = self.dataset.schema.label
+        measured = measure_split(logits, self.valid, label)
         if self.criterion.startswith("ndcg@") and self.criterion not in measured:  # of another k
-            measured |= measure_split(logits, self.valid, label_kind=self.label_kind, k=int(self.criterion[5:]))
+            measured |= measure_split(logits, self.valid, label, k=int(self.criterion[5:]))
         return measured
 
     def _badness(self, measured: dict[str, Any]) -> float:

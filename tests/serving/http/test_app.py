@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from crossrank.schema import Categorical, Numeric
+from crossrank.schema import Categorical, Label, Numeric
 from crossrank.serving.http.served import Served
 
 ADMIN = {"authorization": "Bearer an-admin-token-of-ours"}
@@ -190,3 +190,15 @@ def test_a_column_that_two_features_are_made_of_is_told_once(make_client, make_r
     both = make_run(columns=[Categorical(name="whole", source="age"), Numeric(name="age", encoding="scalar")])
     columns = make_client(model=Served.open(both.path)).get("/model").json()["columns"]
     assert columns == [{"name": "age", "kind": "numeric"}]
+
+
+def test_several_tasks_are_answered_by_a_number_for_each_and_ranked_by_none(make_run, make_client) -> None:
+    run = make_run("mmoe", label=Label(columns=("click", "like")))
+    with make_client(model=Served.open(run.path), run=run.path) as client:
+        row = dict.fromkeys(run.schema.inputs)
+        answer = client.post("/score", json={"rows": [row, row]}).json()
+        np.testing.assert_allclose(answer["scores"], run.predict([row, row]), atol=1e-6)
+        assert client.get("/model").json()["label"]["columns"] == ["click", "like"]
+        assert client.get(f"/v2/models/{run.path.name}").json()["outputs"][0]["shape"] == [-1, 2]
+        refused = client.post("/rank", json={"context": {}, "items": [row]})
+        assert refused.status_code == 400 and "several classes or tasks" in refused.text

@@ -175,7 +175,7 @@ class App:
                 "name": model.name,
                 "version": model.version,
                 "model": model.kind,
-                "label": {"name": label.name, "kind": label.kind, "classes": label.classes},
+                "label": {key: getattr(label, key) for key in ("name", "kind", "classes", "columns")},
                 "columns": [{"name": name, "kind": kind} for name, kind in columns.items()],
                 "items": model.num_items,
             }

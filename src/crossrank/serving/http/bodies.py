@@ -94,8 +94,8 @@ def ranking_of(
     """What a body asks to rank: context, items (None for the whole catalogue), how many, ids left out, with reasons."""
     context, items, k = content.get("context", {}), content.get("items"), content.get("k", 20)
     exclude, explain = content.get("exclude", []), content.get("explain", False)
-    if model.schema.label.kind == "classes":
-        raise RefusedError(400, "Ranking needs one score for each item; this model answers with several classes.")
+    if model.schema.label.num_outputs > 1:
+        raise RefusedError(400, "Ranking needs one score for each item; this model answers several classes or tasks.")
     if type(explain) is not bool:
         raise RefusedError(400, f"explain must be true or false; got {kind_of(explain)}.")
     largest = MOST_EXPLAINED if explain else MOST_K

@@ -56,7 +56,7 @@ class Metrics:
         times.observe(seconds)
 
     def passed(self, scores: Scores, unseen: Mapping[str, int], *, probabilities: bool) -> None:
-        """Count a pass; of several classes the most probable one's probability counts."""
+        """Count a pass; of several classes or tasks the largest probability counts."""
         self.batches.observe(len(scores))
         self.rows.inc(len(scores))
         for column, count in unseen.items():

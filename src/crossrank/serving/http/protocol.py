@@ -31,8 +31,8 @@ def metadata(name: str, model: Served, versions: Sequence[str]) -> dict[str, Any
     inputs = [
         {"name": column, "datatype": "FP64" if column in numeric else "BYTES", "shape": [-1]} for column in model.inputs
     ]
-    classes = model.schema.label.classes if model.schema.label.kind == "classes" else ()
-    output = {"name": OUTPUT, "datatype": "FP32", "shape": [-1, len(classes)] if classes else [-1]}
+    count = model.schema.label.num_outputs
+    output = {"name": OUTPUT, "datatype": "FP32", "shape": [-1, count] if count > 1 else [-1]}
     return {
         "name": name,
         "versions": list(versions),

@@ -10,6 +10,7 @@ engine        the steps: :class:`~crossrank.training.engine.Engine` over all pro
 checkpoint    torch.distributed.checkpoint: written by all, complete or absent, read by any number of processes
 train         from a dataset to a run folder, as :func:`crossrank.training.train` makes it
 launch        ``crossrank train … --workers N``
+on_ray        the same with ``--engine ray``
 ============  ========================================================================================================
 
 What TorchRec does: it plans where tables lie, sends ids to the processes that hold their rows, and brings the vectors

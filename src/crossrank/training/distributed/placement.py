@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.remote_device import _remote_device
+from torchrec import EmbeddingBagCollection
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel, ShardingType
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.types import ShardingPlan
 
 from crossrank.errors import ConfigError, did_you_mean, listing
+from crossrank.models.build import memory
 from crossrank.training.distributed.tables import RowSharder
 from crossrank.training.distributed.world import World
 
+NUMBERS_KEPT = 5  # for each weight of a table: itself, m, v, its average, and the best one so far
 PLACEMENTS = {
     "table-wise": ShardingType.TABLE_WISE,
     "row-wise": ShardingType.ROW_WISE,
@@ -53,22 +58,73 @@ def plan(model: nn.Module, chosen: Mapping[str, str], *, world: World, batch_siz
         world: the processes.
         batch_size: rows of each process in a step.
     """
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size)))
-    topology = Topology(world_size=world.size, local_world_size=local, compute_device=world.device.type)
-    shapes = {name.split(".")[-2]: one.shape for name, one in model.named_parameters() if one.device.type == "meta"}
+    local, device = int(os.environ.get("LOCAL_WORLD_SIZE", str(world.size))), world.device
+    room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else memory() // local
+    sizes = {"world_size": world.size, "local_size": local, "memory": room, "batch_size": batch_size}
+    planner = _planner(model, chosen, device=device.type, **sizes)
+    with _fitting(world.size):
+        made: ShardingPlan = planner.collective_plan(model, [RowSharder()], dist.group.WORLD)
+    return _as_trained(made, world.size)
+
+
+def plan_ahead(model: nn.Module, chosen: Mapping[str, str], *, device: str, **sizes: int) -> ShardingPlan:
+    """The same before there are any processes.
+
+    Args:
+        model: as above; its weights may be on torch's meta device.
+        chosen: as above.
+        device: cpu or cuda.
+        sizes: world_size, local_size (of a machine), memory (bytes of each process), batch_size (rows of each).
+    """
+    planner = _planner(model, chosen, device=device, **sizes)
+    with _fitting(sizes["world_size"]):
+        made: ShardingPlan = planner.plan(model, [RowSharder()])
+    return _as_trained(made, sizes["world_size"])
+
+
+def _planner(
+    model: nn.Module,
+    chosen: Mapping[str, str],
+    *,
+    device: str,
+    world_size: int,
+    local_size: int,
+    memory: int,
+    batch_size: int,
+) -> EmbeddingShardingPlanner:
+    room = memory // NUMBERS_KEPT  # the planner counts weights alone
+    topology = Topology(
+        world_size=world_size, local_world_size=local_size, compute_device=device, hbm_cap=room, ddr_cap=room
+    )
+    collections = [part for part in model.modules() if isinstance(part, EmbeddingBagCollection)]
+    tables = [table for collection in collections for table in collection.embedding_bag_configs()]
     constraints = {
-        name: ParameterConstraints(
-            sharding_types=[PLACEMENTS[chosen[name]].value] if name in chosen else None,
-            min_partition=-(-width // world.size),  # columns for as many processes as there are, at most
+        table.name: ParameterConstraints(
+            sharding_types=[PLACEMENTS[chosen[table.name]].value] if table.name in chosen else None,
+            min_partition=-(-table.embedding_dim // world_size),  # columns for as many processes as there are, at most
         )
-        for name, (_, width) in shapes.items()
+        for table in tables
     }
-    planner = EmbeddingShardingPlanner(topology=topology, batch_size=batch_size, constraints=constraints, debug=False)
-    made: ShardingPlan = planner.collective_plan(model, [RowSharder()], dist.group.WORLD)
+    return EmbeddingShardingPlanner(topology=topology, batch_size=batch_size, constraints=constraints, debug=False)
+
+
+@contextlib.contextmanager
+def _fitting(processes: int) -> Iterator[None]:
+    try:
+        yield
+    except PlannerError as error:
+        told = str(error).strip().splitlines()[0].rstrip(". ")
+        raise ConfigError(
+            f"The tables must fit into the memory of {processes} processes; TorchRec's planner says: {told}.",
+            hint="Take more or larger machines, narrower embeddings, or leave training.placement out.",
+        ) from None
+
+
+def _as_trained(made: ShardingPlan, processes: int) -> ShardingPlan:
     for table in _tables(made).values():
         table.compute_kernel = EmbeddingComputeKernel.CUSTOMIZED_KERNEL.value
         if table.ranks and len({*table.ranks}) < len(table.ranks):  # two parts of a table in one process
-            table.ranks = [(table.ranks[0] + i) % world.size for i in range(len(table.ranks))]
+            table.ranks = [(table.ranks[0] + i) % processes for i in range(len(table.ranks))]
             for part, rank in zip(table.sharding_spec.shards, table.ranks, strict=True):
                 part.placement = _remote_device(f"rank:{rank}/{part.placement.device()}")
     return made

@@ -29,8 +29,7 @@ from crossrank.training.distributed import checkpoint
 from crossrank.training.distributed.engine import DistributedEngine
 from crossrank.training.distributed.world import World, joined
 from crossrank.training.finish import finish_run, measured_splits, seeded_model
-from crossrank.training.loss import find_loss
-from crossrank.training.plan import Planned, as_made, check_resumed, check_splits, write_plan
+from crossrank.training.plan import Planned, as_made, check_distributed, check_resumed, check_splits, write_plan
 from crossrank.training.prior import with_class_weights
 from crossrank.training.regression import as_learned
 from crossrank.training.rule import UpdateRule
@@ -63,15 +62,13 @@ def train_distributed(
     if not isinstance(config, Config):  # what is left out is not chosen from what is refused below
         config = {**(config or {}), "training": {"memory": "none", **(config or {}).get("training", {})}}
     into, run = run.into, dataclasses.replace(run, config=as_made(config, dataset))
-    model, training = run.config.model, run.config.training
-    asked: dict[str, Any] = {"model.ensemble": model.ensemble, "training.memory": training.memory}
-    asked["training.heads"] = training.heads
-    for key, value in asked.items():
-        if value not in (1, "none"):
-            raise ConfigError(
-                f"A distributed training has one model with one loss on a dataset as it is; got {key}={value}.",
-                hint=f"Leave {key} out, or train in one process.",
-            )
+    training = run.config.training
+    check_distributed(run.config)
+    if dataset.schema.label.kind == "tasks":
+        raise ConfigError(
+            f"A distributed training has one label; got the tasks {dataset.schema.label.name}.",
+            hint="Train in one process.",
+        )
     check_splits(dataset, measured_splits(dataset, test))
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
         if is_run(into):
@@ -127,7 +124,7 @@ def _train(
             model,
             learned.train,
             settings,
-            loss=find_loss(settings.loss, dataset.schema.label.kind, pair_weight=settings.pair_weight),
+            loss=settings.find_loss(dataset.schema.label),
             rule=UpdateRule(settings, total_steps=settings.total_steps(rows.num_batches(settings.batch_size))),
             seed=run.seed,
             world=world,

@@ -88,7 +88,7 @@ def need_torchrec() -> None:
 
 @contextlib.contextmanager
 def joined(device: str) -> Iterator[World]:
-    """Take part, under torchrun: NCCL where steps are made on GPUs, gloo on processors.
+    """Take part, under torchrun or Ray Train: NCCL where steps are made on GPUs, gloo on processors.
 
     Raises:
         ConfigError: outside torchrun.
@@ -105,21 +105,24 @@ def joined(device: str) -> Iterator[World]:
     if place.type == "cuda":
         place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(place)
-    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"attempt-{attempt}", store)  # the addresses of processes that died are still in it
-    backend = "nccl" if place.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    made = dist.is_initialized()  # by Ray Train, which ends it too
+    if not made:
+        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"attempt-{attempt}", store)  # the addresses of processes that died are still in it
+        backend = "nccl" if place.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield World(dist.get_rank(), dist.get_world_size(), place)
         dist.barrier()  # or one that is quick to leave breaks the others' last words
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
-        print(f"process {rank} ends: another one has gone", file=sys.stderr)
+        print(f"process {os.environ['RANK']} ends: another one has gone", file=sys.stderr)
         raise SystemExit(ALONE) from None
     finally:
-        dist.destroy_process_group()
+        if not made:
+            dist.destroy_process_group()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,200 @@
+"""The rates of this machine: products, elementwise operations, embedding rows, gloo, and what a step takes besides.
+
+Everything is measured on one thread, in processor time, which other programs lengthen less than the clock's; of all
+repeats the one counts that a quarter undercut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+from crossrank.data import Batch, EncodedRows, Split
+from crossrank.data.rows import LabeledRows
+from crossrank.experiments.bench import FEATURES
+from crossrank.experiments.planning.placing import has_torchrec
+from crossrank.experiments.planning.plan import EXCHANGES
+from crossrank.experiments.planning.rates import DEVICES, RATES_FILE, Device, write_rates
+from crossrank.experiments.planning.workload import Workload, row_traffic
+from crossrank.experiments.processes import one_thread
+from crossrank.models import build_model, parse_model_settings
+from crossrank.models.build import memory
+from crossrank.nn import Features
+from crossrank.training.device import processor_has_bfloat16
+from crossrank.training.lazy import LazyTable, Reads
+from crossrank.training.loss import LogLoss
+from crossrank.training.processor import ProcessorEngine
+from crossrank.training.rule import UpdateRule
+from crossrank.training.settings import Config, TrainingSettings
+
+BATCH, INPUT_DIM, SENT = 1024, 429, 2**20  # rows of a network's pass, its width; numbers that are exchanged
+ROWS, WIDTH, LOOKUPS = 200_000, 16, 2**15  # of a table, and of a step that reads it
+REDUCTIONS = 3  # all-reduces of a step with few weights: gradient, norm, logits
+
+
+def calibrate(path: Path = RATES_FILE, *, say: Callable[[str], None] = lambda _: None) -> Device:
+    """Measure this machine, and write its rates to a file.
+
+    Args:
+        path: the file; :func:`~crossrank.experiments.planning.find_device` reads it for the device ``here``.
+        say: told what is measured.
+    """
+    torch.manual_seed(0)
+    with one_thread():
+        say("matrix products, elementwise operations, embedding rows")
+        float32 = _products(torch.float32)
+        bfloat16 = _products(torch.bfloat16) if processor_has_bfloat16() else float32
+        stream, row_stream, alone = _stream(bfloat16), _row_stream(), _tiny_step(1)
+    say("gloo between two processes")
+    one, two = _together(1), _together(2)
+    exchanges = EXCHANGES + REDUCTIONS
+    if has_torchrec():
+        say("steps through TorchRec")
+    device = Device(
+        about=f"a core of {platform.processor() or platform.machine()}, measured by crossrank plan --calibrate",
+        kind="cpu",
+        memory=float(memory()),
+        float32=float32,
+        bfloat16=bfloat16,
+        stream=stream,
+        row_stream=row_stream,
+        all_reduce=two["all_reduce"],
+        all_to_all=two["all_to_all"],
+        latency=max(two["step"] - one["step"], 1e-6) / exchanges if has_torchrec() else two["latency"],
+        alone=alone,
+        together=one["step"] if has_torchrec() else DEVICES["cpu"].together,
+        cores=os.cpu_count() or 1,
+    )
+    write_rates(path, device)
+    return device
+
+
+def _seconds(work: Callable[[], object], repeats: int = 15) -> float:
+    """Of this process; the first calls warm up."""
+    times = []
+    for _ in range(repeats + 3):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return statistics.quantiles(times[3:], n=4)[0]
+
+
+def _products(dtype: torch.dtype) -> float:
+    """The three products of a layer, forward and backward, of a width that is no power of two."""
+    x, weight = torch.randn(BATCH, INPUT_DIM, dtype=dtype), torch.randn(INPUT_DIM, INPUT_DIM, dtype=dtype)
+    return 3 * 2 * BATCH * INPUT_DIM**2 / _seconds(lambda: (x @ weight, x @ weight.T, x.T @ x))
+
+
+def _stream(products: float) -> float:
+    """A forward and backward pass of a network, less its products: elementwise operations and conversions."""
+    workload = Workload.of(Config.parse({}), FEATURES, rows=1)
+    model, half = build_model(workload.config.model, FEATURES), processor_has_bfloat16()
+    x0 = torch.randn(BATCH, model.layout.input_dim, requires_grad=True)
+
+    def run() -> None:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            logits = model.logits(x0)
+        torch.autograd.backward(logits.float().sum())
+
+    whole = _seconds(run)
+    rest = whole - 3 * workload.flops * BATCH / products
+    return workload.activations * BATCH / max(rest, whole / 10)  # where other programs disturbed one of the two
+
+
+def _row_stream() -> float:
+    """Steps of a table whose rows are read as unevenly as those of a click log."""
+    training = TrainingSettings()
+    table = LazyTable(torch.randn(ROWS, WIDTH), UpdateRule(training))
+    step = 1000
+    reads = Reads([table], lambda: step)
+    draw = np.random.default_rng(0)
+    ids = [torch.from_numpy((ROWS ** draw.random(LOOKUPS)).astype(np.int64) - 1) for _ in range(3)]
+
+    def update() -> None:
+        nonlocal step
+        torch.autograd.backward(reads.read(0, ids[step % 3]).sum())
+        for touched in reads.take():
+            step += 1
+            table.update(touched, step=step)
+
+    lookup, change = row_traffic(WIDTH, training.average_decay)
+    distinct = statistics.mean(len(set(one.tolist())) for one in ids)
+    return (lookup * LOOKUPS + change * distinct) / _seconds(update)
+
+
+def _tiny_step(size: int, world: Any = None) -> float:
+    """A step of hardly any rows, alone or with the processes of a world."""
+    count = len([feature for feature in FEATURES if feature.vocab_size])
+    settings = TrainingSettings(batch_size=size, tables="lazy", placement={"all": "table-wise"})
+    rows = EncodedRows(np.empty((0, count), np.uint32), np.empty((0, len(FEATURES) - count), np.float32))
+    split = Split(LabeledRows(rows, np.empty(0, np.float32)))
+    model = build_model(parse_model_settings({}), FEATURES)
+    options: dict[str, Any] = {"loss": LogLoss(), "rule": UpdateRule(settings), "seed": 0}
+    batch = Batch(
+        Features(torch.zeros(1, count, dtype=torch.int64), torch.zeros(1, len(FEATURES) - count)), torch.ones(1)
+    )
+    if world is None:
+        alone = ProcessorEngine(model, split, settings, **options)
+        return _seconds(lambda: alone.step(batch), 30)
+    from crossrank.training.distributed.engine import DistributedEngine, Share
+
+    engine = DistributedEngine(model, split, settings, **options, world=world)
+    return _seconds(lambda: engine.step(Share(batch)), 30)
+
+
+def _together(size: int) -> dict[str, float]:
+    """What processes on this machine measure together, the first one's word."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_work, (size, folder), nprocs=size)  # type: ignore[no-untyped-call]
+        found: dict[str, float] = json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _work(rank: int, size: int, folder: str) -> None:
+    from crossrank.training.distributed.world import World, quietly
+
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(Path(folder, "store")), size)  # type: ignore[attr-defined]
+    with quietly():
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        values, empty, few = torch.ones(SENT), torch.empty(SENT), torch.ones(size)
+        sent = 2 * (size - 1) / size * 4 * SENT
+        found = {
+            "all_reduce": sent / _seconds(lambda: dist.all_reduce(values)),
+            "all_to_all": sent / 2 / _seconds(lambda: dist.all_to_all_single(empty, values)),
+            "latency": _seconds(lambda: dist.all_reduce(few), 50),
+        }
+        if has_torchrec():
+            torch.manual_seed(0)
+            found["step"] = _tiny_step(size, World(rank, size, torch.device("cpu")))
+        if rank == 0:
+            Path(folder, "found.json").write_text(json.dumps(found), encoding="utf-8")
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def rates_table(device: Device) -> list[tuple[str, str]]:
+    """What was measured, in words and units."""
+    rates = dataclasses.asdict(device)
+    giga = ("float32", "bfloat16")
+    lines = [(f"products in {name}", f"{rates[name] / 1e9:,.1f} GFLOP/s a core") for name in giga]
+    moved = {"stream": "elementwise operations", "row_stream": "embedding rows", "all_reduce": "gloo, all-reduce"}
+    moved["all_to_all"] = "gloo, all-to-all"
+    lines += [(about, f"{rates[name] / 1e9:,.2f} GB/s") for name, about in moved.items()]
+    spent = {"latency": "an exchange between two processes", "alone": "a step besides, one process"}
+    spent["together"] = "a step besides, through TorchRec"
+    return lines + [(about, f"{rates[name] * 1e3:,.2f} ms") for name, about in spent.items()]
