@@ -28,8 +28,6 @@ ROUGH_AGREEMENT = 0.05  # with a deep network in bfloat16
 FEW = 8  # items to compare
 CACHED = 2**19  # numbers of items' rows at a time and thread: they stay in the processor's cache
 MOST_REQUESTS, MOST_LOGITS = 16, 2**25  # at a time
-
-
 CONTEXT, ITEM = 0, 1
 
 
@@ -101,7 +99,11 @@ class _Member:
 
 def in_threads(function: Callable[[int], None], starts: Sequence[int]) -> None:
     """Call a function that numpy spends its time in, with each number, in as many threads as torch would use."""
-    with ThreadPoolExecutor(min(torch.get_num_threads(), max(len(starts), 1))) as threads:
+    if min(len(starts), torch.get_num_threads()) < 2:
+        for start in starts:
+            function(start)
+        return
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         list(threads.map(function, starts))
 
 
@@ -209,12 +211,12 @@ class Pairing:
         return torch.cat([part.reshape(len(contexts), -1) for part in parts], dim=1)
 
     @torch.inference_mode()
-    def check(self, context: EncodedRows, items: EncodedRows) -> None:
+    def check(self, contexts: EncodedRows, items: EncodedRows) -> None:
         """Score row by row from now on where a few items' logits are not the plain model's; looked at once."""
-        if self._checked or not self.members or not len(items):
+        if self._checked or not (self.members and len(contexts) and len(items)):
             return
         self._checked = True
-        items = items.slice(0, FEW)
+        context, items = contexts.slice(0, 1), items.slice(0, FEW)
         plain, split = self._row_by_row(context, items), self._taken_apart(context, self.know(items))  # type: ignore[arg-type]
         most = AGREEMENT if self.deep is None else ROUGH_AGREEMENT
         if not ((plain - split).abs() <= most * plain.abs().clamp_min(1)).all():
