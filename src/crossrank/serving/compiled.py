@@ -76,7 +76,7 @@ def open_compiled(bundle: Bundle, *, allowed: bool) -> Callable[[EncodedRows], N
     if not allowed:
         raise BundleError(
             f"{bundle.path} holds code that would run, so it is opened only where that is allowed.",
-            hint="For a bundle that you made: Scorer.open(..., allow_code=True). To serve it, export with --format onnx.",
+            hint="For one that you made: Scorer.open(..., allow_code=True). To serve it, export with --format onnx.",
         )
     if bundle.manifest.get("processor") != processor():
         raise BundleError(
