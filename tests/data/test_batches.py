@@ -65,7 +65,7 @@ SMALL_WINDOW = {"window_bytes": 40 * 30}
 
 @pytest.mark.parametrize("options", [{}, SMALL_WINDOW], ids=["whole", "in windows"])
 def test_the_order_depends_on_seed_and_epoch_alone(options, monkeypatch):
-    monkeypatch.setattr("crossrank.data.dataset.BLOCK_BYTES", 40 * 4)
+    monkeypatch.setattr("crossrank.data.split_rows.BLOCK_BYTES", 40 * 4)
     split = split_of(200, **options)
     first = labels_of(split.batches(16, seed=1, epoch=2))
     assert labels_of(split.batches(16, seed=1, epoch=2)) == first
@@ -92,7 +92,7 @@ def test_ranks_share_the_rows_and_resume_anywhere(num_rows, batch_size, world_si
 
 
 def test_a_split_larger_than_the_window_is_still_mixed_from_all_parts(monkeypatch):
-    monkeypatch.setattr("crossrank.data.dataset.BLOCK_BYTES", 40 * 8)
+    monkeypatch.setattr("crossrank.data.split_rows.BLOCK_BYTES", 40 * 8)
     split = split_of(4000, window_bytes=40 * 400)
     order = np.array(flat(labels_of(split.batches(100, seed=0))))
     assert np.ptp(order[:100]) > 2000  # blocks from all over the split

@@ -94,7 +94,7 @@ def test_text_that_would_not_sort_as_time_is_refused():
 
 
 def test_many_distinct_times_are_counted_in_parts(monkeypatch):
-    monkeypatch.setattr("crossrank.data.splits.COMPACT_ROWS", 10)
+    monkeypatch.setattr("crossrank.data.time_split.COMPACT_ROWS", 10)
     parts = assign({"t": np.arange(5000)[::-1] // 2}, chunk_rows=100, method="time", column="t")
     assert np.array_equal(parts, np.repeat([2, 1, 0], [500, 500, 4000]))
 

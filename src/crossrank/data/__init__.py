@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crossrank.data.batches import Batch
-    from crossrank.data.dataset import EncodedDataset, Split, open_data
+    from crossrank.data.dataset import EncodedDataset, open_data
     from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
     from crossrank.data.parts import Part, Piece
     from crossrank.data.prepare import encode_table
     from crossrank.data.rows import EncodedRows
+    from crossrank.data.split_rows import Split
     from crossrank.data.splits import SPLITS, SplitSettings
     from crossrank.data.table import Table, open_splits, open_table
     from crossrank.data.writer import DatasetWriter
 
 _HOMES = {
     "batches": ("Batch",),
-    "dataset": ("EncodedDataset", "Split", "open_data"),
+    "dataset": ("EncodedDataset", "open_data"),
+    "split_rows": ("Split",),
     "encoder": ("MISSING_ID", "UNSEEN_ID", "Encoder"),
     "parts": ("Part", "Piece"),
     "prepare": ("encode_table",),

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from crossrank.data.arrays import room_for
 from crossrank.data.cell_codes import CellCodes, CellKeys, Keys
-from crossrank.data.dataset import EncodedDataset, Split
+from crossrank.data.dataset import EncodedDataset
 from crossrank.data.encoder import Encoder
 from crossrank.data.ordered import OrderedStatistics
 from crossrank.data.rows import EncodedRows, Floats, LabeledRows, Positions
+from crossrank.data.split_rows import Split
 from crossrank.data.writer import DatasetWriter
 from crossrank.errors import DataError
 from crossrank.files import writing

@@ -22,15 +22,17 @@ from numpy.typing import NDArray
 from crossrank.config import to_dict
 from crossrank.data.batches import prefetch
 from crossrank.data.crossing import write_crossed
-from crossrank.data.dataset import EncodedDataset, Split
+from crossrank.data.dataset import EncodedDataset
 from crossrank.data.encoder import Encoder, check_columns
 from crossrank.data.encoder_builder import EncoderBuilder, Lookups
 from crossrank.data.labels import GroupNumbers, labels_of_chunk, unusable_rows, weights_of_series
 from crossrank.data.progress import Phases
 from crossrank.data.rows import Floats, Ids, LabeledRows, concatenate
-from crossrank.data.splits import SPLITS, Assign, ByTime, SplitSettings
+from crossrank.data.split_rows import Split
+from crossrank.data.splits import SPLITS, Assign, SplitSettings
 from crossrank.data.spool import Spool, SpooledChunk
 from crossrank.data.table import Chunk, Table, open_table
+from crossrank.data.time_split import ByTime
 from crossrank.data.writer import DatasetWriter
 from crossrank.errors import DataError
 from crossrank.files import writing
