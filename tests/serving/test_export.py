@@ -270,7 +270,9 @@ def test_a_compiled_bundle_answers_as_its_run_on_this_processor_alone(make_run, 
     path = export(run, tmp_path / "bundle", format="pt2").path
     assert {"model.pt2", "manifest.json", "rows.json"} <= {one.name for one in path.iterdir()}
     assert not (path / "model.onnx").exists()
-    scorer, frame = Scorer.open(path), table(3000, seed=5)
+    with pytest.raises(BundleError, match=r"holds code that would run.*allow_code=True"):
+        Scorer.open(path)
+    scorer, frame = Scorer.open(path, allow_code=True), table(3000, seed=5)
     np.testing.assert_allclose(scorer.score(frame), run.predict(frame), atol=1e-6)
     for count in (0, 1, 2, 7):
         rows = frame.head(count).to_dicts()
@@ -278,7 +280,7 @@ def test_a_compiled_bundle_answers_as_its_run_on_this_processor_alone(make_run, 
     np.testing.assert_allclose(scorer.score(STRANGE), run.predict(STRANGE), atol=1e-6)
     monkeypatch.setattr(compiled, "processor", lambda: "another")
     with pytest.raises(BundleError, match=r"on a processor like the one it was compiled on.* --format onnx"):
-        Scorer.open(path)
+        Scorer.open(path, allow_code=True)
 
 
 def test_without_a_compiler_a_compiled_export_says_what_to_install(make_run, tmp_path, monkeypatch) -> None:

@@ -167,6 +167,7 @@ def test_what_is_excluded_or_masked_out_is_not_ranked(dataset, items, context) -
     ranker = Ranker(Untrained(dataset.encoder)).load(items, id="item")
     every = ranker.rank(context, k=len(items)).ids
     assert ranker.rank(context, k=3, exclude=[*every[:2], "never heard of"]).ids == every[2:5]
+    assert ranker.rank(context, k=3, exclude=["never heard of"]).ids == every[:3]
     mask = np.isin(items["item"].to_list(), every[::2])
     assert ranker.rank(context, k=4, mask=mask, exclude=every[:1]).ids == every[2:10:2]
     assert ranker.rank(context, every[:6], k=9, mask=[False] * 5 + [True]).ids == every[5:6]
@@ -319,6 +320,16 @@ def test_a_model_whose_formula_is_not_its_terms_is_scored_plainly(dataset, items
     assert ranker.how == "plain: DCNV2 has another formula than its terms"
     found = ranker.rank(context)
     np.testing.assert_allclose(found.logits, expected(run, context, items)[found.positions], atol=1e-6)
+
+
+def test_a_formula_is_looked_at_once_there_is_a_context(dataset, items, context, monkeypatch) -> None:
+    run = Untrained(dataset.encoder, structure="cross-only")
+    original = type(run.model).logits
+    monkeypatch.setattr(type(run.model), "logits", lambda self, x0: 2 * original(self, x0))
+    ranker, rows = Ranker(run), items.head(20).to_dicts()
+    assert ranker.rank_many([], rows) == []
+    found = ranker.rank(context, rows)
+    np.testing.assert_allclose(found.logits, expected(run, context, items.head(20))[found.positions], atol=1e-6)
 
 
 def test_the_pairs_behind_a_score_are_told(run, items, context) -> None:

@@ -165,6 +165,18 @@ def test_a_layer_whose_source_is_the_previous_x_is_not_taken_apart() -> None:
     assert not can_split(build(cross={"gate": "information", "source": "previous"}, **DEEP).terms())
 
 
+@pytest.mark.parametrize("gate", ["softmax", "sigmoid", "constant"])
+def test_a_gated_last_layer_is_left_with_a_dot_product_for_each_expert(gate, monkeypatch) -> None:
+    cross = {"layer": "mixture", "rank": 2, "num_experts": 3, "gate": gate, "num_layers": 1}
+    model = build(structure="cross-only", cross=cross)
+    split = assert_split(model, 40)
+    read = 3 * 2 + (0 if gate == "constant" else 3)  # what goes into the experts, and the gates
+    assert split.widths[1] == read + 3 * 2 + 1  # and each expert's way back under the head, with the bias
+    monkeypatch.setattr(type(model.cross[0].layers[0]), "spread", None)
+    c, v = torch.randn(2, len(split.sides.context)).double(), torch.randn(5, len(split.sides.item)).double()
+    assert split.logits(split.request(c), split.item(v)).shape == (2, 5)  # without the way back to x0
+
+
 class Doubled(CrossLayer):
     def forward(self, x0, xl):
         return 2 * super().forward(x0, xl)

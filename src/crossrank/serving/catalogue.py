@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -68,6 +67,9 @@ class Catalogue:
                 hint="Keep one row for each item.",
             )
         self._places = _places_of_numbers(self.ids)
+        self.pruning = Pruning.of(
+            pairing, self.known
+        )  # tells the items that may be the best; None where all are scored
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -94,11 +96,6 @@ class Catalogue:
             unknown = next(id_ for id_ in ids if not _known(id_, self.place_of))
             near = did_you_mean(str(unknown), map(str, self.ids)) if len(self) < 10_000 else ""
             raise DataError(f"A candidate must be an item of the catalogue; got {unknown!r}.", hint=near) from None
-
-    @cached_property
-    def pruning(self) -> Pruning | None:
-        """What tells the items that may be the best; None where all are scored."""
-        return Pruning.of(self.pairing, self.known)
 
     def take(self, places: NDArray[np.int64]) -> Known:
         return self.known.take(places)

@@ -67,12 +67,17 @@ def compiled_answers(path: Path) -> Callable[[EncodedRows], NDArray[np.float32]]
     return answers
 
 
-def open_compiled(bundle: Bundle) -> Callable[[EncodedRows], NDArray[np.float32]]:
+def open_compiled(bundle: Bundle, *, allowed: bool) -> Callable[[EncodedRows], NDArray[np.float32]]:
     """The same of a bundle.
 
     Raises:
-        BundleError: where it was compiled for another processor.
+        BundleError: where its code is not allowed to run, or was compiled for another processor.
     """
+    if not allowed:
+        raise BundleError(
+            f"{bundle.path} holds code that would run, so it is opened only where that is allowed.",
+            hint="For one that you made: Scorer.open(..., allow_code=True). To serve it, export with --format onnx.",
+        )
     if bundle.manifest.get("processor") != processor():
         raise BundleError(
             f"{bundle.path} must be opened on a processor like the one it was compiled on, with the same torch; one of "

@@ -49,7 +49,7 @@ def export(
         run: the trained model, or its folder.
         into: the folder to make.
         format: onnx, or pt2 for a model that torch compiles for this machine's processor and no other
-            (:mod:`crossrank.serving.compiled`); it is opened with torch, and holds code: open only what you trust.
+            (:mod:`crossrank.serving.compiled`); it is opened with torch, and holds code, which has to be allowed.
         precision: of the embedding tables, mostly nearly all there is: float32, bfloat16 (half the room) or int8 with a
             scale for each row (about a quarter). All else is float32.
         data: rows to compare on, with labels: an encoded dataset, of which the validation rows are taken, or a table;

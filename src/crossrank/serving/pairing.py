@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -28,8 +28,6 @@ ROUGH_AGREEMENT = 0.05  # with a deep network in bfloat16
 FEW = 8  # items to compare
 CACHED = 2**19  # numbers of items' rows at a time and thread: they stay in the processor's cache
 MOST_REQUESTS, MOST_LOGITS = 16, 2**25  # at a time
-
-
 CONTEXT, ITEM = 0, 1
 
 
@@ -97,6 +95,16 @@ class _Member:
         """z, from the cells of each cross: (B, N) each -> (B, N, Z)."""
         parts = [vectors[found] for vectors, found in zip(self._vectors, cells, strict=True)]
         return torch.from_numpy(np.concatenate(parts, axis=2)) if parts else None
+
+
+def in_threads(function: Callable[[int], None], starts: Sequence[int]) -> None:
+    """Call a function that numpy spends its time in, with each number, in as many threads as torch would use."""
+    if min(len(starts), torch.get_num_threads()) < 2:
+        for start in starts:
+            function(start)
+        return
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        list(threads.map(function, starts))
 
 
 class Pairing:
@@ -189,11 +197,11 @@ class Pairing:
             logits[:, start:stop] = (torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]).numpy()
 
         starts = range(0, len(known), self._rows_at_once)
-        if len(contexts) == 1 < len(starts) and all(split.by_numpy for split in self.splits):
-            with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-                list(threads.map(score, starts))
+        if len(contexts) == 1 and all(split.by_numpy for split in self.splits):
+            in_threads(score, starts)
         else:
-            list(map(score, starts))
+            for start in starts:
+                score(start)
         return torch.from_numpy(logits)
 
     def _row_by_row(self, contexts: EncodedRows, items: EncodedRows) -> Tensor:
@@ -203,12 +211,12 @@ class Pairing:
         return torch.cat([part.reshape(len(contexts), -1) for part in parts], dim=1)
 
     @torch.inference_mode()
-    def check(self, context: EncodedRows, items: EncodedRows) -> None:
+    def check(self, contexts: EncodedRows, items: EncodedRows) -> None:
         """Score row by row from now on where a few items' logits are not the plain model's; looked at once."""
-        if self._checked or not self.members or not len(items):
+        if self._checked or not (self.members and len(contexts) and len(items)):
             return
         self._checked = True
-        items = items.slice(0, FEW)
+        context, items = contexts.slice(0, 1), items.slice(0, FEW)
         plain, split = self._row_by_row(context, items), self._taken_apart(context, self.know(items))  # type: ignore[arg-type]
         most = AGREEMENT if self.deep is None else ROUGH_AGREEMENT
         if not ((plain - split).abs() <= most * plain.abs().clamp_min(1)).all():

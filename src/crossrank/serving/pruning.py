@@ -7,15 +7,13 @@ items that may reach what k others have are scored; no other can be among the be
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from crossrank.data.rows import SCORING_ROWS, EncodedRows, Positions
-from crossrank.serving.pairing import KnownItems, Pairing
+from crossrank.serving.pairing import KnownItems, Pairing, in_threads
 
 FEWEST = 20_000  # items, below which scoring all takes no longer
 SOME = 512  # items that are scored first
@@ -60,8 +58,7 @@ class Pruning:
                 torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]
             ).numpy()
 
-        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            list(threads.map(multiply, range(0, len(rows), SCORING_ROWS)))
+        in_threads(multiply, range(0, len(rows), SCORING_ROWS))
         middles = [state.middle for request in requests for state in request.states]
         norms = [0.0 if one is None else torch.linalg.matrix_norm(one[0], 2).item() for one in middles]
         most = torch.from_numpy(flat) + self._reach @ (self._reach.new_tensor(norms) / len(splits))

@@ -57,16 +57,20 @@ class Scorer:
         self.version, self.precision, self.warm_up_rows = version, precision, warm_up_rows
 
     @classmethod
-    def open(cls, source: Run | Path | str, *, threads: int = 1, verify: bool = True) -> Scorer:
+    def open(
+        cls, source: Run | Path | str, *, threads: int = 1, verify: bool = True, allow_code: bool = False
+    ) -> Scorer:
         """Open a run or a bundle, and answer a few rows so that the next ones need not wait.
 
         Args:
             source: a run, its folder, or the folder of a bundle.
             threads: of one call of onnxruntime; calls of several threads run side by side. Torch has its own setting.
             verify: compare the checksum of every file with the one that was written.
+            allow_code: open a bundle that is compiled too. It holds code, which runs: only for one that you made.
 
         Raises:
-            BundleError, RunError: where the folder is neither, damaged, or compiled for another processor.
+            BundleError, RunError: where the folder is neither, damaged, or compiled, for another processor or without
+                leave.
             MissingExtraError: for a bundle where onnxruntime is not installed.
         """
         if isinstance(source, Path | str):
@@ -77,7 +81,7 @@ class Scorer:
             if is_compiled(bundle.path):
                 from crossrank.serving.compiled import open_compiled  # which needs torch
 
-                answers = open_compiled(bundle)
+                answers = open_compiled(bundle, allowed=allow_code)
             else:
                 answers = bundle.read_graph(lambda graph: onnx_answers(graph, threads))
             scorer = cls(bundle.encoder, answers, **parts, warm_up_rows=bundle.rows)

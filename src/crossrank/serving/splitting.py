@@ -12,6 +12,10 @@ Deep networks: :mod:`crossrank.serving.deep_terms`. Two affine layers need no ve
 :mod:`crossrank.serving.separable`. All of it is exact; only the order of the sums differs from the plain model's. A
 layer says how it is taken apart by ``project``, ``mix`` and ``spread`` (:class:`crossrank.nn.BaseCrossLayer`). What is
 known of an item is one row: v, then the columns of each term.
+
+What is only known of a context and an item together, z, counts among the item's elements: what a term keeps of an item
+is linear in them, so that of [v; z] is that of [v; 0], known before, and z times a matrix. Only ``Polynomial`` and
+``Quadratic`` keep products of an item's elements; in place of the first there is ``Unexpanded``.
 """
 
 from __future__ import annotations

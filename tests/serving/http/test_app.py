@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from crossrank.schema import Label
+from crossrank.schema import Categorical, Label, Numeric
 from crossrank.serving.http.served import Served
 
 ADMIN = {"authorization": "Bearer an-admin-token-of-ours"}
@@ -184,6 +184,12 @@ def test_two_versions_are_served_side_by_side(make_client, served, rows, tmp_pat
     assert client.get("/v2/models/small").json()["versions"] == ["other", served.version]
     assert client.get("/v2/models/small/versions/other/ready").status_code == 200
     assert client.post("/score?version=third", json=rows[0]).status_code == 404
+
+
+def test_a_column_that_two_features_are_made_of_is_told_once(make_client, make_run) -> None:
+    both = make_run(columns=[Categorical(name="whole", source="age"), Numeric(name="age", encoding="scalar")])
+    columns = make_client(model=Served.open(both.path)).get("/model").json()["columns"]
+    assert columns == [{"name": "age", "kind": "numeric"}]
 
 
 def test_several_tasks_are_answered_by_a_number_for_each_and_ranked_by_none(make_run, make_client) -> None:

@@ -169,14 +169,14 @@ class App:
 
     async def about(self, request: Request) -> Response:
         model = self.model
-        label = model.schema.label
+        label, columns = model.schema.label, {one.input: one.kind for one in model.schema.in_table}
         return _json(
             {
                 "name": model.name,
                 "version": model.version,
                 "model": model.kind,
                 "label": {key: getattr(label, key) for key in ("name", "kind", "classes", "columns")},
-                "columns": [{"name": one.input, "kind": one.kind} for one in model.schema.in_table],
+                "columns": [{"name": name, "kind": kind} for name, kind in columns.items()],
                 "items": model.num_items,
             }
         )

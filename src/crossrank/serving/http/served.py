@@ -69,7 +69,7 @@ class Served:
     @property
     def kind(self) -> str:
         """What computes the scores."""
-        return str(self.run.config["model"]["name"]) if self.run else f"a bundle, {self.scorer.precision}"
+        return str(self.run.config["model"]["name"]) if self.run else f"onnx, {self.scorer.precision}"
 
     @property
     def num_items(self) -> int | None:

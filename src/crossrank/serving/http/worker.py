@@ -76,11 +76,11 @@ def work(settings: ServeSettings, bound: socket.socket, told: Connection) -> Non
     missed: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _: missed.append(number))
     logging.basicConfig(level=logging.WARNING, handlers=[JsonHandler()])
-    from crossrank.serving.bundle import is_bundle, is_compiled
+    from crossrank.serving.bundle import is_bundle
     from crossrank.serving.http.app import App
     from crossrank.serving.http.served import Served
 
-    if not is_bundle(settings.run) or is_compiled(settings.run):
+    if not is_bundle(settings.run):
         import torch
 
         torch.set_num_threads(1)  # processes work side by side, not threads
