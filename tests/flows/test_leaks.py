@@ -1,4 +1,4 @@
-"""Long work lets go of what it has used; `benchmarks/memory.py --leaks` goes through 10,000 steps and 100,000 requests."""
+"""Long work lets go of what it has used; `benchmarks/memory.py --leaks` takes 10,000 steps and 100,000 requests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from crossrank.training import train
 from crossrank.training.processor import ProcessorEngine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-MB = 8  # that a process may grow by; a batch kept at every step, or a row at every request, would be more
-OBJECTS = 200
+OBJECTS, MB = (
+    200,
+    8,
+)  # more than chance; a batch kept at each step, or a row at each request, makes thousands of objects
 
 
 def held() -> tuple[int, float]:
@@ -27,9 +29,10 @@ def held() -> tuple[int, float]:
     return len(gc.get_objects()), int(found[1]) / 1024
 
 
-def grows(seen: list[tuple[int, float]]) -> tuple[bool, list[tuple[int, float]]]:
-    """Whether the last is more than the first, by more than chance; and what was seen, for whoever reads the failure."""
-    return seen[-1][0] - seen[0][0] > OBJECTS or seen[-1][1] - seen[0][1] > MB, seen
+def assert_steady(seen: list[tuple[int, float]]) -> None:
+    assert len(seen) == 3
+    assert seen[-1][0] - seen[0][0] < OBJECTS, seen
+    assert seen[-1][1] - seen[0][1] < MB, seen
 
 
 def test_a_training_step_leaves_nothing_behind(dataset, tmp_path, monkeypatch) -> None:
@@ -44,8 +47,7 @@ def test_a_training_step_leaves_nothing_behind(dataset, tmp_path, monkeypatch) -
     training = {"batch_size": 64, "epochs": 100, "max_steps": 1200, "eval_every": 150, "patience": 0, "memory": "none"}
     config = {"model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}}, "training": training}
     train(dataset, into=tmp_path / "run", config=config)
-    assert len(seen) == 3
-    assert not grows(seen)[0], grows(seen)[1]
+    assert_steady(seen)
 
 
 def test_a_request_leaves_nothing_behind(run, clicks) -> None:
@@ -54,4 +56,4 @@ def test_a_request_leaves_nothing_behind(run, clicks) -> None:
         if number in (2000, 4000, 6000):  # every row has been asked by then
             seen.append(held())
         served.score([row])
-    assert not grows(seen)[0], grows(seen)[1]
+    assert_steady(seen)
