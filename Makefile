@@ -6,8 +6,13 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 RUN    ?= runs/demo
 API    := .venv-api
 DISTRIBUTED := .venv-distributed
+TEST_TOOLS  := pytest pytest-xdist hypothesis httpx pandas pyarrow
+COVERAGE := build/coverage
+VERSION_TESTS := $(addprefix tests/,flows/test_command_line.py runs golden nn data/test_table.py data/test_parquet.py \
+	data/test_dataset.py data/test_prepare.py training/test_train.py training/test_optimizer.py \
+	serving/test_ranker.py serving/test_scorer.py serving/http/test_app.py)
 
-.PHONY: help demo serve-demo test test-fast test-browser test-api test-distributed torture check format docs audit release clean
+.PHONY: help demo serve-demo test test-fast test-browser test-api test-distributed test-versions test-readme torture mutants coverage check format docs audit release clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,8 +43,37 @@ test-distributed: $(DISTRIBUTED)/.ready  ## several processes with TorchRec and 
 	@OMP_NUM_THREADS=1 $(DISTRIBUTED)/bin/python -m pytest -q tests/distributed \
 		tests/docs/test_guides.py -k 'not test_guides or several_processes'
 
+# What a user may have: the lower bounds of pyproject.toml, and the newest of everything. What they warn of is not ours.
+test-versions:   ## the lowest and the highest versions that are allowed, each in an environment of its own
+	@mkdir -p build && grep -oE '"[a-z-]+>=[0-9.]+,' pyproject.toml | tr -d '",' | sed 's/>=/==/' > build/lowest.txt
+	@for bound in lowest highest; do \
+	  test -x build/$$bound/bin/python || $(PYTHON) -m venv build/$$bound; \
+	  constraints=$$(test $$bound = highest || echo '-c build/lowest.txt'); \
+	  build/$$bound/bin/python -m pip install -q --upgrade --upgrade-strategy eager $$constraints -e '.[serve]' $(TEST_TOOLS) \
+	  && build/$$bound/bin/python -m pip list --format freeze | grep -E '^(numpy|polars|rich|safetensors|torch|typer|starlette|uvicorn)=' \
+	  && OMP_NUM_THREADS=1 build/$$bound/bin/python -m pytest -q -n 2 -m "not slow" -W default $(VERSION_TESTS) || exit 1; done
+
+test-readme:     ## the README as a stranger meets the last commit: an empty home, no cache, everything installed anew
+	@rm -rf build/stranger && mkdir -p build/stranger/home build/stranger/copy
+	@git archive HEAD | tar -x -C build/stranger/copy
+	@cd build/stranger/copy && env -i HOME=$$PWD/../home PATH="$$PATH" PIP_NO_CACHE_DIR=1 $$(env | grep '^PIP_') \
+		sh -c 'make demo && make .venv/.dev && .venv/bin/python -m pytest -q tests/docs/test_guides.py -k README'
+
 torture: $(VENV)/.dev  ## kill every command at its file operations, and let the disk fail it, 2,000 times
 	@$(BIN)/python tests/torture/torture.py --cases 2000
+
+mutants: $(VENV)/.dev  ## change the mathematics at 200 places, one at a time, and list what no test notices
+	@$(BIN)/python benchmarks/mutate.py --sample 200
+
+# Beside the environment, so that nothing else is measured by accident; every process of the tests finds it by its path.
+coverage: $(VENV)/.dev  ## lines and branches of src that the tests reach, without the slow ones
+	@rm -f $(COVERAGE)/data*
+	@test -d $(COVERAGE)/site/coverage || $(BIN)/python -m pip install -q --no-deps --target $(COVERAGE)/site coverage==7.17.2
+	@echo 'import coverage; coverage.process_startup()' > $(COVERAGE)/site/sitecustomize.py
+	@COVERAGE_FILE=$(abspath $(COVERAGE))/data COVERAGE_PROCESS_START=$(abspath pyproject.toml) \
+		PYTHONPATH=$(abspath $(COVERAGE))/site OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
+	@COVERAGE_FILE=$(COVERAGE)/data PYTHONPATH=$(COVERAGE)/site sh -c \
+		'$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --sort cover'
 
 check: $(VENV)/.dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 
 from crossrank.errors import DataError
 from crossrank.evaluation.metrics import (
+    auc,
     calibration_ratio,
     expected_calibration_error,
     log_loss,
@@ -197,3 +198,9 @@ def test_logits_given_as_probabilities_are_refused():
     assert "sigmoid" in caught.value.hint
     with pytest.raises(DataError, match="bins must be at least 1"):
         expected_calibration_error([0, 1], [0.5, 0.5], bins=0)
+
+
+@pytest.mark.parametrize("metric", [log_loss, normalized_entropy, auc, calibration_ratio, expected_calibration_error])
+def test_each_metric_of_a_binary_label_refuses_others(metric):
+    with pytest.raises(DataError, match="Labels must be 0 or 1; got 2 in row 1"):
+        metric([0, 2], [0.5, 0.5])

@@ -159,3 +159,22 @@ def test_a_wrong_setting_is_refused_with_a_way_out(make, message):
 def test_the_repr_tells_the_options(activation, name):
     text = repr(MixtureCrossLayer(4, rank=2, num_experts=3, activation=activation))
     assert f"rank=2, num_experts=3, gate=softmax, activation={name}" in text
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda bias: CrossLayer(4, bias=bias),
+        lambda bias: LowRankCrossLayer(4, rank=2, bias=bias),
+        lambda bias: MixtureCrossLayer(4, rank=2, num_experts=3, activation="tanh", bias=bias),
+        lambda bias: MixtureCrossLayer(4, rank=2, num_experts=3, gate="constant", bias=bias),
+    ],
+    ids=["full", "low_rank", "mixture", "constant"],
+)
+def test_what_a_layer_projects_mixes_and_spreads_is_what_it_multiplies(make, bias):
+    layer = make(bias).double()
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    x0, xl = torch.randn(2, 7, 4).double()
+    torch.testing.assert_close(layer(x0, xl) - xl, x0 * layer.spread(layer.mix(layer.project(xl))))
