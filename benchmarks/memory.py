@@ -107,12 +107,11 @@ def table(sizes: list[int]) -> None:
 
 def leaks(num_steps: int, num_requests: int) -> None:
     """Own memory on the way through a long training and many requests."""
-    seen: list[float] = []
     frame = click_log(20_000, seed=1).frame
-    step = ProcessorEngine.step
+    step, steps = ProcessorEngine.step, itertools.count(1)
 
     def counted(self: ProcessorEngine, batch: Any) -> Any:
-        seen.append(status("self", "RssAnon"))
+        say("steps", next(steps), num_steps)
         return step(self, batch)
 
     ProcessorEngine.step = counted  # type: ignore[method-assign]
@@ -121,19 +120,15 @@ def leaks(num_steps: int, num_requests: int) -> None:
         training = {"max_steps": num_steps, "epochs": 10**6, "patience": 0, "batch_size": 256, "memory": "none"}
         config: dict[str, Any] = {"model": {"deep": {"sizes": [32]}}, "training": {**training, "eval_every": 500}}
         run = train(dataset, into=Path(place) / "run", config=config, progress=False)
-        say("steps", seen)
-        seen.clear()
         model, rows = Served.open(run.path), frame.drop("click").head(1000).to_dicts()
-        for row in itertools.islice(itertools.cycle(rows), num_requests):
+        for number, row in enumerate(itertools.islice(itertools.cycle(rows), num_requests), start=1):
             model.score([row])
-            seen.append(status("self", "RssAnon"))
-        say("requests", seen)
+            say("requests", number, num_requests)
 
 
-def say(what: str, seen: list[float]) -> None:
-    places = [len(seen) * tenth // 10 for tenth in (1, 2, 5)]
-    parts = [*(f"{seen[place]:.1f} MB at {place:,}" for place in places), f"{seen[-1]:.1f} MB at {len(seen):,}"]
-    print(f"{what}: {', '.join(parts)}", flush=True)
+def say(what: str, number: int, total: int) -> None:
+    if number in (total // 10, total // 5, total // 2, total):
+        print(f"{status('self', 'RssAnon'):.1f} MB after {number:,} {what}", flush=True)
 
 
 def main() -> None:

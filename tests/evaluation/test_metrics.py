@@ -204,3 +204,10 @@ def test_logits_given_as_probabilities_are_refused():
 def test_each_metric_of_a_binary_label_refuses_others(metric):
     with pytest.raises(DataError, match="Labels must be 0 or 1; got 2 in row 1"):
         metric([0, 2], [0.5, 0.5])
+
+
+@pytest.mark.parametrize("chances", [[0.5, 1.5], [-0.5, 0.5], [-0.5, 1.5]])
+@pytest.mark.parametrize("metric", [calibration_ratio, expected_calibration_error])
+def test_what_is_no_probability_is_refused(metric, chances):
+    with pytest.raises(DataError, match="Probabilities must be from 0 to 1"):
+        metric([0, 1], chances)

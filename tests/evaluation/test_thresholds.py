@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from crossrank.evaluation.metrics import auc, sigmoid
-from crossrank.evaluation.thresholds import lift, pass_rows, precision_recall, roc, thresholds
+from crossrank.evaluation.thresholds import SHARES, lift, pass_rows, precision_recall, roc, thresholds
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +90,7 @@ def test_one_class_has_no_curves(labels) -> None:
     assert precision_recall(passed) == {"recall": [], "precision": []}
     assert lift(passed) == {"share": [], "lift": []}
     assert thresholds(passed) == []
+
+
+def test_the_shares_that_a_table_shows_rise_to_all_rows() -> None:
+    assert (np.diff([0.0, *SHARES]) > 0).all() and SHARES[-1] == 1
