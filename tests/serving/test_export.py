@@ -237,7 +237,7 @@ def interrupted(*_):
 def test_wrong_arguments_are_refused_with_the_right_ones(run, dataset, make_run, tmp_path):
     with pytest.raises(ConfigError, match="'float32', 'bfloat16', 'int8'; got 'int4'"):
         export(run, tmp_path / "bundle", precision="int4")
-    with pytest.raises(ConfigError, match="'onnx'; got 'tf'"):
+    with pytest.raises(ConfigError, match="'onnx', 'pt2'; got 'tf'"):
         export(run, tmp_path / "bundle", format="tf")
     with pytest.raises(DataError, match="encoder is another"):
         export(make_run(), tmp_path / "bundle", data=dataset)
