@@ -64,8 +64,9 @@ def make_model(folder: Path) -> None:
     settings = {"structure": "parallel", "cross": rank.FULL, "deep": {"sizes": [768, 768]}}
     made = rank.made(rank.encoder(), settings)
     (folder / "run").mkdir(parents=True)
-    config = {"model": {"name": "dcn-v2", "embedding": {"dim": 39}, **settings}}
-    write_run(folder / "run", model=made.model, encoder=made.encoder, config=config, info={}, report={})
+    config = {"model": {"name": "dcn-v2", "embedding": {"dim": 39}, **settings}, "training": {}, "split": {}}
+    info = {"seed": 0, "data_fingerprint": ""}
+    write_run(folder / "run", model=made.model, encoder=made.encoder, config=config, info=info, report={})
     export(folder / "run", folder / "bundle")
     items = pl.DataFrame({"id": np.arange(ITEMS), **rank.rows(ITEMS, rank.ITEM, 1)})
     items.write_parquet(folder / "items.parquet")
