@@ -37,6 +37,7 @@ def test_the_numerical_rank_of_an_exactly_low_rank_matrix_is_its_rank() -> None:
     values = torch.linalg.svdvals(matrix).tolist()
     assert numerical_rank(values, 1e-6) == 4
     assert energy_rank(values, 1 - 1e-9) == 4
+    assert energy_rank([1.0, 1e308], 0.9) == 1  # which no training makes, but a stranger's spectrum.json may have
 
 
 def test_a_looser_tolerance_never_needs_more_rank() -> None:

@@ -61,7 +61,7 @@ def energy_rank(values: Sequence[float], share: float) -> int:
     """
     if not 0 < share <= 1:
         raise ConfigError(f"The share of energy to keep must be above 0 and at most 1; got {share}.")
-    squares = sorted((value**2 for value in values), reverse=True)
+    squares = sorted((value * value for value in values), reverse=True)  # of 1e308 infinite; a power would be an error
     kept = list(accumulate(squares))
     return 1 + sum(energy < share * kept[-1] for energy in kept)
 
