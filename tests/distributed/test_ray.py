@@ -18,6 +18,7 @@ from torchrun import NEEDS
 
 from crossrank.data.prepare import prepare
 from crossrank.errors import DataError, RunError
+from crossrank.experiments.tune import tune
 from crossrank.runs.lifecycle import is_interrupted, is_run
 from crossrank.training import train
 
@@ -81,7 +82,6 @@ def test_an_error_in_a_task_is_the_one_that_this_machine_would_raise(ray, tmp_pa
 
 
 def test_a_search_on_ray_finds_what_it_finds_in_one_process(ray, dataset, tmp_path):
-    tune = pytest.importorskip("crossrank.experiments.tune").tune
     asked = {"space": SPACE, "trials": 3, "stages": 1, "finalists": 1, "seeds": 2, "say": lambda text: None}
     tune(dataset, tmp_path / "one", jobs=1, **asked)
     tune(dataset, tmp_path / "ray", engine="ray", **asked)

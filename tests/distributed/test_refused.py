@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from torchrun import WITHOUT
 
+from crossrank.data.prepare import prepare
 from crossrank.errors import ConfigError, CrossRankError
+from crossrank.schema import Categorical, Label, Schema
 from crossrank.training import Config, train
 from crossrank.training.distributed.launch import run_workers
 from crossrank.training.distributed.world import joined
@@ -41,6 +44,15 @@ def test_it_trains_one_model_with_one_loss(dataset, tmp_path, config, message):
     config = {**config, "training": {**config.get("training", {}), "distributed": True}}
     with pytest.raises(ConfigError, match=message):
         train(dataset, into=tmp_path / "run", config=config)
+
+
+@pytest.mark.skipif(WITHOUT, reason="TorchRec is installed by `make test-distributed`")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_it_trains_one_label(tmp_path):
+    table = pl.DataFrame({"item": ["a", "b", "c", "d"] * 50, "click": [0, 1] * 100, "like": [1, 0, 0, 1] * 50})
+    tasks = prepare(table, Schema([Categorical(name="item")], Label(columns=("click", "like"))), tmp_path / "tasks")
+    with pytest.raises(ConfigError, match="has one label; got the tasks click, like"):
+        train(tasks, into=tmp_path / "run", config=DISTRIBUTED)
 
 
 @pytest.mark.skipif(WITHOUT, reason="TorchRec is installed by `make test-distributed`")

@@ -31,7 +31,7 @@ from crossrank.experiments.planning import (
     planned_features,
 )
 from crossrank.experiments.planning.figure import draw_plans, plans_by_size
-from crossrank.experiments.planning.placing import Part, has_torchrec
+from crossrank.experiments.planning.placing import Part
 from crossrank.experiments.planning.rates import read_rates, write_rates
 from crossrank.experiments.planning.workload import row_bytes, row_traffic
 from crossrank.models import build_model
@@ -39,6 +39,7 @@ from crossrank.nn import Features
 from crossrank.schema import Feature
 from crossrank.training import Config
 from crossrank.training.device import processor_has_bfloat16
+from crossrank.training.distributed.world import has_torchrec
 from crossrank.training.lazy import LazyTable, Reads
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings

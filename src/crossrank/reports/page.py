@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ASSETS = files("crossrank.reports") / "assets"
 SCRIPTS = ("charts.js", "quality.js", "features.js", "map.js")
 MOST_BASELINES = 12
+DECIDED_BY = {"classes": "log loss", "tasks": "log loss, in the mean over tasks", "grade": "NDCG@10"}
 ANSWERS = {"binary": "logit", "real": "prediction", "grade": "score"}  # by kind of label
 MENU = {
     "quality": "Quality",
@@ -174,7 +175,7 @@ def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str],
         "data": sections.data_summary(runs, names),
         "configuration": sections.configuration(runs, names),
         "repeat": sections.repeat(runs, names),
-        "blocks": "".join(_asset(f"{kind}.html") for kind in sorted(kinds)),
+        "blocks": "".join(map(_block, sorted(kinds))),
         "style": _asset("page.css"),
         "libraries": "\n".join(_library(name) for name in ("d3.min.js", "plot.umd.min.js")),
         "content": _json(content),
@@ -182,6 +183,13 @@ def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str],
     }
     parts["allowed"] = hashes("script", parts["libraries"] + parts["script"])  # no other script may run
     return Template(_asset("page.html")).substitute(parts)
+
+
+def _block(kind: str) -> str:
+    """The template of a label's charts; learning curves alone, where what decided is the whole difference."""
+    if kind not in DECIDED_BY:
+        return _asset(f"{kind}.html")
+    return Template(_asset("learning.html")).substitute(kind=kind, best=DECIDED_BY[kind])
 
 
 def _asset(name: str) -> str:

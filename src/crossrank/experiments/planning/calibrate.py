@@ -25,7 +25,6 @@ from torch.multiprocessing.spawn import spawn
 from crossrank.data import Batch, EncodedRows, Split
 from crossrank.data.rows import LabeledRows
 from crossrank.experiments.bench import FEATURES
-from crossrank.experiments.planning.placing import has_torchrec
 from crossrank.experiments.planning.plan import EXCHANGES
 from crossrank.experiments.planning.rates import DEVICES, RATES_FILE, Device, write_rates
 from crossrank.experiments.planning.workload import Workload, row_traffic
@@ -34,6 +33,7 @@ from crossrank.models import build_model, parse_model_settings
 from crossrank.models.build import memory
 from crossrank.nn import Features
 from crossrank.training.device import processor_has_bfloat16
+from crossrank.training.distributed.world import has_torchrec
 from crossrank.training.lazy import LazyTable, Reads
 from crossrank.training.loss import LogLoss
 from crossrank.training.processor import ProcessorEngine

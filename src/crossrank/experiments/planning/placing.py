@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
 from crossrank.experiments.planning.cluster import Cluster
 from crossrank.experiments.planning.workload import Table, Workload
 from crossrank.nn import FeatureEmbedding
+from crossrank.training.distributed.world import has_torchrec
 
 EVENLY = "evenly"  # where TorchRec is not there to ask
 
@@ -30,10 +30,6 @@ class Part:
     @property
     def replicated(self) -> bool:
         return self.placement == "data-parallel"
-
-
-def has_torchrec() -> bool:
-    return importlib.util.find_spec("torchrec") is not None
 
 
 def place(workload: Workload, cluster: Cluster, batch_size: int) -> list[Part]:

@@ -26,7 +26,7 @@ from crossrank.data import Batch, Split
 from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import ConfigError
 from crossrank.models import Model
-from crossrank.models.base import SPECIAL_IDS
+from crossrank.models.base import SPECIAL_IDS, evaluating
 from crossrank.nn import FeatureEmbedding, Features
 from crossrank.training.device import uses_bfloat16
 from crossrank.training.distributed.checkpoint import engine_state, whole_tables
@@ -181,11 +181,9 @@ class DistributedEngine:
     def predict_logits(self, batches: Iterable[Features]) -> Tensor:
         """The logits of all processes' rows, where each has its share of every batch."""
         self._expect(-(-SCORING_ROWS // self.world.size))
-        self.network.eval()
         device = self.world.device
-        with torch.no_grad(), self._quietly():
+        with torch.no_grad(), evaluating(self.network), self._quietly():
             parts = [self.network.bounded_logits(_on(device, features)) for features in batches]
-        self.network.train()
         return interleaved(parts, self.world).cpu()
 
     @torch.no_grad()

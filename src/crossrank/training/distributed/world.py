@@ -77,12 +77,16 @@ class World:
             raise SystemExit(2)  # whoever failed has said why
 
 
+def has_torchrec() -> bool:
+    return importlib.util.find_spec("torchrec") is not None
+
+
 def need_torchrec() -> None:
     """
     Raises:
         MissingTorchRecError: where it is not installed.
     """
-    if importlib.util.find_spec("torchrec") is None:
+    if not has_torchrec():
         raise MissingTorchRecError
 
 
