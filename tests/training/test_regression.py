@@ -137,7 +137,7 @@ def test_settings_that_were_given_stay(dataset, tmp_path) -> None:
 
 
 def test_a_model_worse_than_a_constant_says_so(dataset, tmp_path) -> None:
-    steps = {"learning_rate": 10.0, "max_steps": 3, "clip_norm": 0.0, "average_decay": 0.0}
+    steps = {"learning_rate": 3.0, "max_steps": 3, "clip_norm": 0.0, "average_decay": 0.0}
     run = cr.train(dataset, into=tmp_path / "run", config={"training": steps}, progress=False)
     assert run.report["training"]["warning"].startswith(
         "On the validation rows the model does worse than their mean would: its R² is -"
