@@ -32,6 +32,7 @@ def paper(
         table = table_of("experiment", "about", "time on two cores", title="", text=("about", "time on two cores"))
         for experiment in list_experiments():
             needs = f" (needs {experiment.needs})" if experiment.needs else ""
+            needs += f" (takes {', '.join(experiment.takes)})" if experiment.takes else ""
             table.add_row(experiment.name, experiment.about + needs, experiment.cost)
         out.print(table)
     elif name == "all":

@@ -110,23 +110,30 @@ def run_successors(
     *, quick: bool = False, data: Path | None = None, search: bool = False, work: Path = WORK, jobs: int | None = None
 ) -> tuple[dict[str, dict[str, Any]], Choices]:
     """What the networks after DCN-V2 reach over random splits, and with which settings; the words are those of run."""
-    work, jobs = work / ("movielens-quick" if quick else "movielens"), jobs or os.cpu_count() or 1
-    recipe = MOVIELENS.quick() if quick else MOVIELENS
-    fixed, *others = (split_dataset(data, work, split, quick=quick) for split in range((2 if quick else SPLITS) + 1))
     choices: Choices = {} if search or quick else committed("successors.json")
-    if not choices:
-        searches = recipe.search_tasks(fixed, work / "successors-search")
-        choices = choose(searches, measure_tasks(searches, jobs))
-        write_json(work / "successors.json", choices)
+    choices = choices or search_successors(quick=quick, data=data, work=work, jobs=jobs)
+    recipe, work = MOVIELENS.quick() if quick else MOVIELENS, work / ("movielens-quick" if quick else "movielens")
     wanted = []
-    for split, dataset in enumerate(others, start=1):
+    for split in range(1, (2 if quick else SPLITS) + 1):
+        dataset = split_dataset(data, work, split, quick=quick)
         wanted += recipe.test_tasks(dataset, work / f"successors-{split}", choices, seeds=1)
-    measured = measure_tasks(wanted, jobs)
+    measured = measure_tasks(wanted, jobs or os.cpu_count() or 1)
     found = {label: dict(values) for label, values in zip(choices, measured, strict=False)}
     for place, values in enumerate(found.values()):
         for metric in METRICS:
             values[metric] = spread([each[metric]["mean"] for each in measured[place :: len(choices)]])
     return found, choices
+
+
+def search_successors(
+    *, quick: bool = False, data: Path | None = None, work: Path = WORK, jobs: int | None = None
+) -> Choices:
+    """The first half of it: the settings that the grid finds, which go to ``successors.json`` in the working folder."""
+    recipe, work = MOVIELENS.quick() if quick else MOVIELENS, work / ("movielens-quick" if quick else "movielens")
+    wanted = recipe.search_tasks(split_dataset(data, work, 0, quick=quick), work / "successors-search")
+    choices = choose(wanted, measure_tasks(wanted, jobs or os.cpu_count() or 1))
+    write_json(work / "successors.json", choices)
+    return choices
 
 
 def committed(name: str = "movielens.json") -> dict[str, dict[str, Any]]:
