@@ -15,7 +15,7 @@ import pytest
 from crossrank.data.generators.synthetic import synthesize
 from crossrank.data.prepare import prepare
 from crossrank.errors import ConfigError
-from crossrank.experiments.paper import criteo, movielens, run_all, run_experiment, studies, understanding
+from crossrank.experiments.paper import criteo, movielens, run_all, run_experiment, studies, successors, understanding
 from crossrank.experiments.paper.criteo_studies import MEMORY, QUALITY, STUDIES
 from crossrank.experiments.paper.page import write_page
 from crossrank.experiments.paper.table6 import CRITEO, two_digits
@@ -179,12 +179,27 @@ def small_table(dataset, monkeypatch):
     monkeypatch.setattr(understanding, "committed", lambda: {"DNN": TINY, "DCN-V2": CROSS, "DCN-Mix": CROSS})
     for module in (movielens, understanding):
         monkeypatch.setattr(module, "split_dataset", lambda data, work, split, quick: dataset)
+    few_successors(monkeypatch)
+
+
+def few_successors(monkeypatch):
+    few = {label: row for label, row in successors.models((4,)).items() if label in ("PNN", "DCN-V2", "GDCN")}
+    monkeypatch.setattr(successors, "models", lambda deep: few)
 
 
 def test_the_table_of_movielens_has_both_protocols(small_table, tmp_path):
-    page = run_experiment("movielens", tmp_path / "pages", quick=True, work=tmp_path / "work", data=Path("a/ml-1m.zip"))
-    quality, splits = page.tables.values()
+    options = {"work": tmp_path / "work", "data": Path("a/ml-1m.zip"), "jobs": 1}
+    page = run_experiment("movielens", tmp_path / "pages", quick=True, **options)
+    quality, splits, later = page.tables.values()
     assert [row[0] for row in quality] == ["model", "DNN", "DCN-V2", "DCN-Mix"]
+    assert [row[0] for row in later] == ["model", "PNN", "DCN-V2", "GDCN"]
+    values = page.values["successors"]["GDCN"]
+    assert len(values["logloss"]["values"]) == 2 and values["logloss_against_PNN"]["mean"] != 0
+    work = tmp_path / "work/movielens-quick"
+    assert json.loads((work / "successors.json").read_text()) == page.values["choices"]
+    run = Run.open(work / "successors-2/gdcn/seed-0")
+    assert run.report["test"]["logloss"] == values["logloss"]["values"][1]
+    assert run.config["training"]["learning_rate"] == page.values["choices"]["GDCN"]["learning_rate"]
     assert quality[2][2::2] == ["0.3170", "0.8950", "110K", "220K"]
     assert splits[2][2] == "" and splits[1][2].startswith(("+", "-"))
     assert splits[3][2] == "+0.0000 ± 0.0000", "the same model on the same splits"
@@ -266,6 +281,7 @@ def test_all_runs_what_has_its_data(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_movielens_runs_on_the_real_ratings(real_data, tmp_path, monkeypatch):
     monkeypatch.setattr(movielens, "PAPER", {label: movielens.PAPER[label] for label in ("DCN-V2", "DCN-Mix")})
+    few_successors(monkeypatch)
     page = movielens.run(quick=True, data=real_data / "ml-1m.zip", work=tmp_path)
     assert set(page.values["models"]) == {"DCN-V2", "DCN-Mix"}
     first, second = page.values["models"]["DCN-V2"]["logloss_over_splits"]["values"]

@@ -21,6 +21,7 @@ def paper(
     data: Annotated[list[str] | None, typer.Option(help="NAME=PATH of a set, such as movielens-1m=ml-1m.zip.")] = None,
     work: Annotated[Path | None, typer.Option(help="Where datasets and runs are kept.")] = None,
     search: Annotated[bool, typer.Option(help="Search the settings anew (movielens).")] = False,
+    jobs: Annotated[int | None, typer.Option(help="Trainings at a time; left out, one for each core.", min=1)] = None,
 ) -> None:
     """Run an experiment of the paper and write our numbers beside its own."""
     from crossrank.experiments.paper import EXPERIMENTS, list_experiments, run_all, run_experiment
@@ -31,13 +32,14 @@ def paper(
         table = table_of("experiment", "about", "time on two cores", title="", text=("about", "time on two cores"))
         for experiment in list_experiments():
             needs = f" (needs {experiment.needs})" if experiment.needs else ""
+            needs += f" (takes {', '.join(experiment.takes)})" if experiment.takes else ""
             table.add_row(experiment.name, experiment.about + needs, experiment.cost)
         out.print(table)
     elif name == "all":
         run_all(into, quick=quick, data=places, work=work, say=say)
     else:
-        needed = EXPERIMENTS[name].needs if name in EXPERIMENTS else ""
-        options = {"data": places.get(needed or "criteo"), "work": work, "search": search or None}
+        found = EXPERIMENTS[name].data(places) if name in EXPERIMENTS else None
+        options = {"data": found, "work": work, "search": search or None, "jobs": jobs}
         given = {key: value for key, value in options.items() if value is not None}
         page = run_experiment(name, into, quick=quick, **given)
         if page.runs:

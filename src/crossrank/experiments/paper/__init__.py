@@ -30,6 +30,7 @@ class Experiment:
         name, about, cost: for `crossrank paper list`.
         place: module and name of its function ``(*, quick, **options) -> Page``.
         needs: the known set without which it cannot run.
+        takes: known sets, each of which adds a table.
     """
 
     name: str
@@ -37,6 +38,13 @@ class Experiment:
     cost: str
     place: str
     needs: str = ""
+    takes: tuple[str, ...] = ()
+
+    def data(self, places: Mapping[str, Path]) -> Path | dict[str, Path] | None:
+        """Of the places of known sets, what the function is given."""
+        if self.takes:
+            return {name: places[name] for name in self.takes if name in places} or None
+        return places.get(self.needs or "criteo")
 
     @property
     def function(self) -> Callable[..., Page]:
@@ -55,6 +63,13 @@ _ALL = (
     Experiment("interaction-alone", "Table 5: interactions alone", "hours", "criteo_studies:interaction_alone"),
     Experiment("criteo", "Table 6 on Criteo: all models", "hours", "criteo_studies:main_table"),
     Experiment("movielens", "Table 6 on MovieLens-1M: all models", "hours (GPU: 4 min)", "movielens:run", MOVIELENS),
+    Experiment(
+        "successors",
+        "networks after DCN-V2, rows like Criteo's and three sets more",
+        "hours",
+        "successors:run",
+        takes=("criteo-sample", "avazu-sample", "book-crossing"),
+    ),
     Experiment("memory", "Table 7: cross and ReLU layers of equal size", "hours", "criteo_studies:memory"),
     Experiment("depth", "Figure 4: depth of the cross network", "hours", "criteo_studies:depth"),
     Experiment("rank", "Figure 4: rank of the cross layers", "hours", "criteo_studies:rank"),
@@ -117,8 +132,8 @@ def run_all(
     Args:
         into: the folder of the pages.
         quick: reduced versions.
-        data: where the known sets lie, by name: "movielens-1m", "criteo". Without the latter its studies run on
-            generated rows.
+        data: where the known sets lie, by name: "movielens-1m", "criteo", and those that an experiment takes. Without
+            Criteo its studies run on generated rows.
         work: where datasets and runs are kept.
         say: is told how it goes on.
     """
@@ -128,7 +143,7 @@ def run_all(
             say(f"{experiment.name}: left out, because it needs the data of {experiment.needs}")
             continue
         taken = inspect.signature(experiment.function).parameters
-        given = {"data": data.get(experiment.needs or "criteo"), "work": work}
+        given = {"data": experiment.data(data), "work": work}
         options = {name: value for name, value in given.items() if name in taken and value is not None}
         started = time.perf_counter()
         run_experiment(experiment.name, into, quick=quick, **options)
@@ -138,8 +153,8 @@ def run_all(
 def _command(name: str, quick: bool, options: Mapping[str, Any]) -> str:
     """The command line that repeats an experiment; where a file lay is nobody's business."""
     words = ["crossrank paper", name, *(["--quick"] if quick else [])]
-    words += (
-        [f"--data {EXPERIMENTS[name].needs or 'criteo'}={Path(options['data']).name}"] if options.get("data") else []
-    )
+    data = options.get("data") or {}
+    places = data if isinstance(data, Mapping) else {EXPERIMENTS[name].needs or "criteo": data}
+    words += [f"--data {known}={Path(path).name}" for known, path in places.items()]
     words += ["--search"] if options.get("search") else []
     return " ".join(words)
