@@ -154,3 +154,16 @@ def test_what_libraries_say_of_a_full_disk_is_understood(tmp_path) -> None:
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
     with pytest.raises(ZeroDivisionError), writing(tmp_path, RunError):
         raise ZeroDivisionError("division by zero")
+
+
+def test_an_emptied_folder_that_could_not_be_removed_is_removed_by_whoever_looks_next(tmp_path, monkeypatch) -> None:
+    def failing(self):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rmdir", failing)
+        with making(tmp_path / "run", RunError):
+            pass
+    assert [path.name for path in partial_of(tmp_path / "run").iterdir()] == []
+    recover(tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []

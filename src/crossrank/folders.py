@@ -43,6 +43,11 @@ def is_marked(folder: Path) -> bool:
     return not folder.is_symlink() and (folder / MARK).is_file()
 
 
+def is_left(folder: Path) -> bool:
+    """Whether it is such a folder, or what a failure left of one: an empty folder."""
+    return is_marked(folder) or (folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()))
+
+
 def has_checkpoint(folder: Path) -> bool:
     """Whether an unfinished training can be gone on with."""
     return (folder / CHECKPOINT / "position.json").is_file() or (folder / MEMBERS).is_dir()
@@ -134,9 +139,9 @@ def settle(target: Path) -> None:
         for name in SCAFFOLD if (target / PLAN).is_file() else ():
             delete(target / name)
         (target / MARK).unlink()
-    if is_marked(old) or (old.is_dir() and not any(old.iterdir())):
+    if is_left(old):
         remove(old)
-    if is_marked(partial) and not has_checkpoint(partial):
+    if is_left(partial) and not has_checkpoint(partial):
         remove(partial)
 
 
@@ -206,8 +211,8 @@ def _let_go(target: Path, lock: int | None) -> None:
     if lock is not None:
         with contextlib.suppress(OSError):
             partial = partial_of(target)
-            left = is_marked(partial) and not has_checkpoint(partial)
-            if not (left or is_marked(target) or is_marked(_old_of(target))):
+            left = is_left(partial) and not has_checkpoint(partial)
+            if not (left or is_marked(target) or is_left(_old_of(target))):
                 _lock_of(target.absolute()).unlink()
         os.close(lock)
 

@@ -41,12 +41,13 @@ Choices = Mapping[str, Mapping[str, float]]  # by model: its learning rate, drop
 def models(deep: Sequence[int]) -> dict[str, dict[str, Any]]:
     """The rows of the table, with deep networks of these sizes where they have one."""
     layers, parallel = {"sizes": list(deep)}, {"structure": "parallel", "deep": {"sizes": list(deep)}}
+    shallow = {**parallel, "deep": {"sizes": list(deep[:1])}}  # as the search for the paper's table found them
     mixture = {"num_layers": 2, "num_experts": 4, "rank": 32, "gate": "sigmoid"}
     quadratic = {"num_layers": 2, "num_heads": 2, "dropout": 0.1}
     return {
         "PNN": {"model": {"name": "pnn", "deep": layers}},
-        "DCN-V2": {"model": {"name": "dcn-v2", "cross": {"num_layers": 2}, **parallel}},
-        "DCN-Mix": {"model": {"name": "dcn-mix", "cross": mixture, **parallel}},
+        "DCN-V2": {"model": {"name": "dcn-v2", "cross": {"num_layers": 2}, **shallow}},
+        "DCN-Mix": {"model": {"name": "dcn-mix", "cross": mixture, **shallow}},
         "GDCN": {"model": {"name": "gdcn", "cross": {"num_layers": 2}, **parallel}},
         "GDCN, pooled pairs, own losses": {
             "model": {"name": "gdcn", "cross": {"num_layers": 1, "pooled": "first"}, **parallel},
