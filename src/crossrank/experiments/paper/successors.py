@@ -186,13 +186,13 @@ def run(
 
     Args:
         quick: few rows, few steps, a smaller grid.
-        data: the files of the tables in ``SETS``, by name; a table that is not named, and not prepared in the working
-            folder, is left out.
+        data: the files of the tables in ``SETS``, by name. Where some are named, what is neither named nor there in the
+            working folder is left out; where none is, the rows are generated.
         work: where datasets and runs are kept, so that a second call trains nothing twice.
         jobs: processes, each on one thread; left out, one for each core.
     """
     jobs, folder = jobs or os.cpu_count() or 1, work / ("successors-quick" if quick else "successors")
-    datasets = {name: _dataset(name, (data or {}).get(name), work, folder, quick=quick) for name in TABLES}
+    datasets = {name: _dataset(name, data or {}, work, folder, quick=quick) for name in TABLES}
     given = {name: dataset for name, dataset in datasets.items() if dataset is not None}
     recipes = {name: TABLES[name].recipe.quick() if quick else TABLES[name].recipe for name in given}
     searches = {name: recipes[name].search_tasks(rows, folder / name / "search") for name, rows in given.items()}
@@ -212,7 +212,7 @@ def run(
         tables[caption] = comparison(found[name], choices[name])
         notes.append(f"{about[0].upper()}{about[1:]}: {ahead(found[name])}")
     missing = [TABLES[name].about for name in TABLES if name not in given]
-    notes += [f"Left out, since their files were not given: {', '.join(missing)}."] if missing else []
+    notes += [f"Left out here: {', '.join(missing)}."] if missing else []
 
     def draw(figure: Figure) -> None:
         figure.set_size_inches(3 + 3 * len(found), 4.2)
@@ -221,7 +221,7 @@ def run(
             dots(axes, losses, {}, label=f"{name}: log loss, test rows", log=False)
 
     return Page(
-        title="Networks after DCN-V2 on four tables",
+        title="Networks after DCN-V2 on other tables",
         text=[
             "Every model of a table is searched with the same grid, on validation rows; the best setting of each is "
             "then trained with several seeds, and test rows are read once. Mean ± standard deviation over the seeds, "
@@ -263,11 +263,12 @@ def ahead(found: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _dataset(name: str, path: Path | None, work: Path, folder: Path, *, quick: bool) -> EncodedDataset | None:
-    """The encoded rows of a table: generated, as prepared before, or from their file; None where there is none."""
+def _dataset(name: str, data: Mapping[str, Path], work: Path, folder: Path, *, quick: bool) -> EncodedDataset | None:
+    """The encoded rows of a table: as they are there already, generated, or from their file; else None."""
     if name not in SETS:
-        return criteo_rows(None, work, quick=quick, numeric=True).dataset
-    into = folder / name / "dataset"
+        there = is_dataset(work / ("criteo-quick" if quick else name) / "dataset")
+        return criteo_rows(None, work, quick=quick, numeric=True).dataset if there or not data else None
+    path, into = data.get(name), folder / name / "dataset"
     if not is_dataset(into):
         if path is None:
             return None
