@@ -1,17 +1,22 @@
 """Preparation of Criteo text: ours, FuxiCTR's dataset builder, and the pandas recipe of the DeepCTR examples.
 
     python benchmarks/prepare.py --rows 1000000 5000000
+    python benchmarks/prepare.py --rows 1000000 5000000 --before ../older
 
 All read the same generated text, one after the other, each in a process of its own (the rivals in environments of their
 own, made on first use under .bench/). Time runs from the call to the finished dataset on disk, without imports, and is
 the median of the repeats, in which the contenders take turns. Memory is the peak of the whole process tree
 (proportional set size, sampled twenty times a second) in a run of its own, because looking slows a program down.
+
+With ``--before``, a checkout of an earlier version of this repository is compared with this one instead, by processor
+time too, which other programs on the machine change less; and numbers as ``auto`` are a third contender.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -60,12 +65,11 @@ def tree_memory(pid: int) -> int:
     return total
 
 
-def measure(python: Path, script: Path, source: Path, into: Path, *, memory: bool) -> float:
-    """The seconds that one run takes by the script's own clock, or its peak memory in bytes."""
+def run(command: list[Path | str], into: Path, *, memory: bool, sources: Path | None = None) -> dict[str, float]:
+    """What a run tells, its seconds by its own clock, and its peak memory in bytes if that is looked at."""
     shutil.rmtree(into, ignore_errors=True)
-    process = subprocess.Popen(
-        [python, script, source, into], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    variables = {**os.environ, "PYTHONPATH": str(sources)} if sources else None
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables)
     peak = 0
     while memory and process.poll() is None:
         peak = max(peak, tree_memory(process.pid))
@@ -73,8 +77,8 @@ def measure(python: Path, script: Path, source: Path, into: Path, *, memory: boo
     output, _ = process.communicate()
     shutil.rmtree(into, ignore_errors=True)
     if process.returncode:
-        raise SystemExit(f"{script.name} failed with status {process.returncode}")
-    return peak if memory else float(json.loads(output.splitlines()[-1])["seconds"])
+        raise SystemExit(f"{command} failed with status {process.returncode}")
+    return {"memory": peak, **json.loads(output.splitlines()[-1])}
 
 
 def generate(folder: Path, rows: int) -> Path:
@@ -93,14 +97,37 @@ def generate(folder: Path, rows: int) -> Path:
     return path
 
 
+def compare(before: Path, bench: Path, sizes: list[int], repeats: int) -> None:
+    """An earlier version, this one, and this one with numbers as auto, in turns."""
+    script, here = CONTENDERS["crossrank"][0], HERE.parent / "src"
+    contenders = {"before": ("criteo", before / "src"), "now": ("criteo", here), "now, auto": ("criteo_auto", here)}
+    print("| rows | who | seconds | processor seconds | peak memory |\n| ---: | --- | ---: | ---: | ---: |")
+    for rows in sizes:
+        source, prepared = generate(bench, rows), bench / "prepared"
+        told: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
+        for turn in range(repeats + 1):  # the last one for memory
+            for name, (meaning, sources) in contenders.items():
+                command = [sys.executable, script, source, prepared, meaning]
+                told[name].append(run(command, prepared, memory=turn == repeats, sources=sources))
+        for name, (*timed, looked_at) in told.items():
+            wall, processor = ([one[key] for one in timed] for key in ("seconds", "processor"))
+            spread = f"{statistics.median(processor):.2f} ({min(processor):.2f} to {max(processor):.2f})"
+            wall_spread = f"{statistics.median(wall):.2f} ({min(wall):.2f} to {max(wall):.2f})"
+            print(f"| {rows:,} | {name} | {wall_spread} | {spread} | {looked_at['memory'] / 1e9:.2f} GB |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--bench", type=Path, default=HERE.parent / ".bench")
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier version to compare with")
     arguments = parser.parse_args()
     arguments.bench.mkdir(exist_ok=True)
+    if arguments.before:
+        compare(arguments.before.resolve(), arguments.bench, arguments.rows, arguments.repeats)
+        return
     pythons = {
         name: environment(arguments.bench / wanted[0], wanted[1]) if wanted else Path(sys.executable)
         for name, (_, wanted) in CONTENDERS.items()
@@ -113,9 +140,10 @@ def main() -> None:
         seconds: dict[str, list[float]] = {name: [] for name in pythons}
         for _ in range(arguments.repeats):
             for name, python in pythons.items():
-                seconds[name].append(measure(python, CONTENDERS[name][0], source, prepared, memory=False))
+                command = [python, CONTENDERS[name][0], source, prepared]
+                seconds[name].append(run(command, prepared, memory=False)["seconds"])
         for name, python in pythons.items():
-            peak = measure(python, CONTENDERS[name][0], source, prepared, memory=True)
+            peak = run([python, CONTENDERS[name][0], source, prepared], prepared, memory=True)["memory"]
             taken = statistics.median(seconds[name])
             print(f"| {rows:,} | {name} | {taken:.1f} | {rows / taken:,.0f} | {peak / 1e9:.2f} GB |", flush=True)
 

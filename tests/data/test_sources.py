@@ -71,6 +71,21 @@ def test_criteo_is_normalised_as_in_the_paper():
     assert {column.min_count for column in criteo.schema(min_count=3).categorical} == {3}
 
 
+def test_the_richer_criteo_differs_from_the_papers_in_its_numbers_alone(tmp_path):
+    lines = [criteo_line(row % 2, row).split("\t") for row in range(2_100)]
+    for row, cells in enumerate(lines):
+        cells[1] = str(row % 50) if row % 3 else ""
+    (tmp_path / "train.txt").write_text("".join("\t".join(cells) + "\n" for cells in lines))
+    (table, paper, split), (same, rich, divided) = (open_source(name, [tmp_path]) for name in ("criteo", "criteo-auto"))
+    assert every_row(same).equals(every_row(table)) and divided == split
+    assert (rich.categorical, rich.label) == (paper.categorical, paper.label)
+    assert [one.log_shift for one in rich.numeric] == [one.log_shift for one in paper.numeric]
+    encoder = prepare(same, rich, tmp_path / "rich", split=divided, progress=False).encoder
+    assert encoder.schema.numeric[0].encoding == "scalar+values+pieces"
+    missing, zero = encoder.encode_rows([dict.fromkeys(criteo.COLUMNS, cell) for cell in (None, "0")]).categorical
+    assert missing[26] == 0 != zero[26]  # an id of its own, after those of the 26 categories
+
+
 def test_criteo_trains_on_the_first_six_sevenths_and_halves_the_rest_by_chance():
     table = open_table({"row": range(14_000)})
     parts = np.concatenate(list(map(criteo.SPLIT.assigner(table), table.chunks(rows=999))))

@@ -76,7 +76,7 @@ def prepare(
     valid_rows: ValidRows = None,
     test_rows: TestRows = None,
     schema: SchemaFile = None,
-    source: Annotated[str | None, typer.Option(help="A known set: criteo, movielens-1m or avazu.")] = None,
+    source: Annotated[str | None, typer.Option(help="A known set: criteo, criteo-auto, movielens-1m or avazu.")] = None,
     label: Annotated[
         str | None, typer.Option(help="The label's name, or several with commas between, where no schema is given.")
     ] = None,

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from crossrank.data.table import Table
     from crossrank.schema import Schema
 
-SOURCES = {"criteo": "criteo", "movielens-1m": "movielens", "avazu": "avazu"}  # name: module
+SOURCES = {  # name: module
+    "criteo": "criteo",
+    "criteo-auto": "criteo_auto",
+    "movielens-1m": "movielens",
+    "avazu": "avazu",
+}
 
 
 def open_source(

@@ -37,6 +37,8 @@ def open_set(path: Path | str, *, on_error: OnError = "raise") -> Table:
 def schema(*, min_count: int = 10) -> Schema:
     """The paper's features: log(x + 4) of I2, log(x + 1) of the other numbers, and the categories.
 
+    :mod:`crossrank.data.sources.criteo_auto` has more of the numbers.
+
     Args:
         min_count: categories seen less often in training share one id. Published comparisons use 10; the paper speaks
             of 2.3 million ids in all, which takes a lower threshold.
