@@ -111,6 +111,18 @@ def test_a_search_killed_while_it_clears_up_continues(finished, dataset, tmp_pat
     assert all(path.suffix == ".json" for path in (tmp_path / "search" / "trials").iterdir())
 
 
+def test_a_search_killed_before_it_noted_a_finished_trial_continues(finished, dataset, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(trials, "write_json", killed)
+        tune.tune(dataset, tmp_path / "search", **ASKED)
+    assert [path.name for path in (tmp_path / "search" / "trials").iterdir()] == ["0000"]
+    tune.tune(dataset, tmp_path / "search", **ASKED)
+    assert content(tmp_path / "search") == content(finished.path)
+
+
 @pytest.mark.parametrize("killed_at", [3, 50, 130])
 def test_a_killed_search_continues_to_the_same_leaderboard(finished, dataset, tmp_path, kill_at_step, killed_at):
     calls = kill_at_step(killed_at)

@@ -188,9 +188,10 @@ class _Attempt:
         """Read the curve as far as it goes; raises TrialPruned where it is hopeless."""
         import optuna
 
-        # From the journal, not from what is handed in: a resumed training has evaluations behind it.
-        journal = partial_of(_run_folder(self.task)) / "metrics.jsonl"
-        for score in _curve(journal, self.criterion)[len(self.curve) :]:
+        # From the journal, not from what is handed in: a resumed training has evaluations behind it, or is complete.
+        run = _run_folder(self.task)
+        place = partial_of(run) if partial_of(run).is_dir() else run
+        for score in _curve(place / "metrics.jsonl", self.criterion)[len(self.curve) :]:
             self.asked.report(score, len(self.curve))
             self.curve.append(score)
             if self.asked.should_prune():
