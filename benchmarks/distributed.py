@@ -121,8 +121,9 @@ def ours(world, share: int) -> Callable:
             self.over: nn.Module = OverArch(width, OVER_ARCH)
 
         def logits(self, x0):
-            embedded = x0[:, :-NUM_NUMERIC].view(len(x0), len(SIZES), DIM)
-            return self.over(self.inter_arch(self.dense_arch(x0[:, -NUM_NUMERIC:]), embedded))[:, 0]
+            embedded, numbers = x0.split([len(SIZES) * DIM, NUM_NUMERIC], dim=1)
+            embedded = embedded.reshape(len(x0), len(SIZES), DIM)
+            return self.over(self.inter_arch(self.dense_arch(numbers.detach()), embedded))[:, 0]
 
     features = [
         *(Feature(f"c{i}", "categorical", size) for i, size in enumerate(SIZES)),
@@ -130,14 +131,14 @@ def ours(world, share: int) -> Callable:
     ]
     import numpy as np
 
-    settings = TrainingSettings(batch_size=BATCH, tables="lazy")
+    settings = TrainingSettings(batch_size=BATCH, tables="lazy", precision=os.environ.get("PREC","float32"))
     empty = EncodedRows(np.empty((0, len(SIZES)), np.uint32), np.empty((0, NUM_NUMERIC), np.float32))
     split = Split(LabeledRows(empty, np.empty(0, np.float32)))
     model = Network(InputLayout.plan(features, embedding_dim=DIM))
     engine = DistributedEngine(model, split, settings, loss=LogLoss(), rule=UpdateRule(settings), seed=0, world=world)
 
     def step(ids, numbers, labels) -> None:
-        engine.step(Share(Batch(Features(ids, numbers), labels)))
+        engine.step(Share(Batch(Features(ids, numbers), labels), BATCH))
 
     return step
 

@@ -11,14 +11,14 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike
-from torch import Tensor
+from torch import Tensor, nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 
@@ -44,7 +44,7 @@ from crossrank.training.settings import TrainingSettings
 
 @dataclasses.dataclass
 class Share:
-    """The rows of a batch that this process reads, and how many all read, which a step finds out."""
+    """The rows of a batch that this process reads, and how many all read; of whole groups a step finds that out."""
 
     batch: Batch
     num_rows: int = 0
@@ -108,7 +108,12 @@ class DistributedEngine:
             env = ShardingEnv.from_process_group(dist.group.WORLD)
             sharders: Any = [RowSharder()]
             self.parallel = DistributedModelParallel(
-                self.network, env=env, device=world.device, plan=made, sharders=sharders
+                self.network,
+                env=env,
+                device=world.device,
+                plan=made,
+                sharders=sharders,
+                init_data_parallel=world.size > 1,
             )
             for layer in self.layers:
                 layer.tables.fill(self.whole, rule, self._steps)
@@ -127,24 +132,40 @@ class DistributedEngine:
     def batches(self, epoch: int, start_batch: int) -> Iterator[Share]:
         world, by_group = self.world, self.loss.needs_groups
         ranks: dict[str, Any] = {"rank": world.rank, "world_size": world.size}
-        for batch in self.split.batches(
+        batches = self.split.batches(
             self.share, seed=self.seed, epoch=epoch, start_batch=start_batch, by_group=by_group, **ranks
-        ):
-            yield Share(batch.to(world.device))
+        )
+        size = self.settings.batch_size
+        for number, batch in enumerate(batches, start=start_batch):
+            yield Share(batch.to(world.device), min(size, self.split.num_rows - number * size))
 
     def step(self, share: Share) -> Tensor:
         self._expect(self.most)
         batch, world = share.batch, self.world
+        weight = self._weight(share)
         with torch.autocast(world.device.type, torch.bfloat16, enabled=self.bfloat16), self._quietly():
             logits = self.parallel(batch.features)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        whole = self._gathered(logits, batch)
-        share.num_rows = len(whole[0])
-        loss = self.loss(*whole)
+        if self.loss.needs_groups:
+            whole = self._gathered(logits, batch)
+            share.num_rows, loss = len(whole[0]), self.loss(*whole)
+            part = loss.detach() * world.is_first
+        else:
+            labels, weights = (None if one is None else one.to(logits.dtype) for one in (batch.labels, batch.weights))
+            loss = self.loss(logits, labels, weights) * weight() if len(logits) else logits.sum()
+            part = loss.detach()
         # Gradients are averaged over processes; each has those of its own rows alone, and the first those of the rest.
         rest = penalty(self.network, self.settings.l2) if world.is_first else 0.0
-        self.optimizer.step((loss + rest) * world.size)
-        return loss.detach()[None]
+        return self.optimizer.step_together((loss + rest) * world.size, part)[None]
+
+    def _weight(self, share: Share) -> Callable[[], float]:
+        """How much of a batch this process has, which is known when the weights of all have been summed."""
+        weights = share.batch.weights
+        if weights is None or self.loss.needs_groups:
+            return lambda: len(share.batch.labels) / share.num_rows
+        own = weights.sum(dtype=torch.float64)
+        sums = self.world.summing(own.clone())
+        return lambda: float(own / sums().clamp_min(1e-12))
 
     def _quietly(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self.optimizer.steps else quietly()  # what is told, is told at first
@@ -208,15 +229,14 @@ class DistributedEngine:
                     if shard.row <= row < shard.row + shard.num_rows:
                         weight[row - shard.row] = mean[shard.columns]
 
-    def shards(self) -> Iterator[tuple[Shard, Tensor, LazyTable | None]]:
-        """Each part of a table that this process holds: what it is, its weights, and where its state lies."""
+    def shards(self) -> Iterator[tuple[Shard, Tensor, nn.Parameter | LazyTable]]:
+        """Each part of a table that this process holds: what it is, its weights, and what they lie in."""
         for lookup in self.lookups:
             for number, group in enumerate(lookup.groups):
+                holder = lookup.weights[number] if lookup.replicated else lookup.tables[number]
+                weight = holder.data if isinstance(holder, nn.Parameter) else holder.weight
                 for shard in (lookup.shards[i] for i in group):
-                    if lookup.replicated:
-                        yield shard, lookup.weights[number].data, None
-                    else:
-                        yield shard, lookup.tables[number].weight[shard.held], lookup.tables[number]
+                    yield shard, weight[shard.held], holder
 
     def state(self) -> dict[str, Tensor]:
         return engine_state(self)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from crossrank.training.distributed.tables import RowLookup
 from crossrank.training.distributed.world import World
-from crossrank.training.lazy import LazyTables
+from crossrank.training.lazy import LazyTable, LazyTables
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.profile import NoClock
 from crossrank.training.rule import UpdateRule
@@ -38,19 +38,23 @@ class DistributedOptimizer(Optimizer):
         world: World,
     ) -> None:
         self.settings, self.rule, self.clock, self.world = settings, rule, NoClock(), world
-        tables = {
-            f"table.{shard.name}": weight
-            for lookup in lookups if lookup.replicated
-            for shard, weight in zip(lookup.shards, lookup.weights, strict=True)
-        }  # fmt: skip
+        tables = {f"table.{i}.{n}": weight for i, one in enumerate(lookups) for n, weight in enumerate(one.weights)}
         dense = {name: p for name, p in network.named_parameters() if p.requires_grad}
         self._hold(HeldTables(lookups), dense | tables, list(tables.values()))
 
+    def step_together(self, loss: Tensor, part: Tensor) -> Tensor:
+        """Make a step; returns the sum of all processes' parts of what is to be told of it: () -> ()."""
+        self.part = part.double()
+        self.step(loss)
+        return (self.part if self.settings.clip_norm else self.world.sum(self.part)).to(part.dtype)
+
     def norm(self, dense: list[Tensor], rows: list[Tensor]) -> Tensor:
         """||g|| over all processes: each has the rest in whole, and rows that nobody else has."""
-        here = nn.utils.get_total_norm(rows).square() if rows else torch.zeros((), device=self.world.device)
-        there = self.world.sum(here.double())
-        return (nn.utils.get_total_norm(dense).double().square() + there).sqrt() if dense else there.sqrt()
+        here = nn.utils.get_total_norm(rows).double().square() if rows else torch.zeros_like(self.part)
+        sums = self.world.summing(torch.stack([here, self.part]))
+        whole = nn.utils.get_total_norm(dense).double().square() if dense else 0.0
+        there, self.part = sums()
+        return (whole + there).sqrt()
 
     def begin(self) -> None:
         """Make Adam's state of every weight, which it makes itself only with the first gradient."""
@@ -58,6 +62,16 @@ class DistributedOptimizer(Optimizer):
             if not self.adam.state[parameter]:
                 zeros = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
                 self.adam.state[parameter] = {"step": torch.zeros((), device=parameter.device), **zeros}
+
+    def parts(self, holder: nn.Parameter | LazyTable) -> dict[str, Tensor]:
+        """What a resumed training needs of some weights, as it is trained, under the names of checkpoints."""
+        if isinstance(holder, LazyTable):
+            weight, state = holder.weight, torch.split(holder.state, holder.width, dim=1)
+        else:
+            weight, adam = holder.detach(), self.adam.state[holder]
+            place = next(i for i, parameter in enumerate(self.parameters) if parameter is holder)
+            state = (adam["exp_avg"], adam["exp_avg_sq"], *self.averages[place : place + 1])
+        return dict(zip(("weight", "exp_avg", "exp_avg_sq", "average"), (weight, *state), strict=False))
 
     def go_on_from(self, steps: int) -> None:
         """All weights and their state belong to this step."""
