@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from torch.nn import functional as F
@@ -50,7 +51,9 @@ def textbook(dataset: EncodedDataset):
     losses, step = [], 0
     while step < 200:
         for batch in dataset.train.batches(training.batch_size, seed=0, epoch=step // 26):
-            loss = F.binary_cross_entropy_with_logits(model(batch.features), batch.labels.double())
+            rows = F.binary_cross_entropy_with_logits(model(batch.features), batch.labels.double(), reduction="none")
+            weights = torch.ones_like(rows) if batch.weights is None else batch.weights.double()
+            loss = (rows * weights).sum() / weights.sum()
             adam.zero_grad()
             (loss + penalty(model, training.l2)).backward()
             norm = torch.cat([p.grad.flatten() for p in [*others, *tables]]).norm()
@@ -104,6 +107,15 @@ def test_any_number_of_processes_and_any_placement_give_the_textbooks_losses_and
             assert found["rows"] == 7 * 1601 + 18 * 64  # every row once an epoch, the last eighteen batches besides
             wanted = job["values"]["training"]["placement"]
             assert all(how == wanted.get(name, wanted["all"]) for name, how in found["placement"].items())
+
+
+def test_rows_that_weigh_differently_do_so_over_all_processes(clicks, at_work, tmp_path):
+    own, draw = schema(), np.random.default_rng(0)
+    weighted = clicks.with_columns(weight=pl.Series(draw.exponential(size=len(clicks))))
+    dataset = prepare(weighted, Schema(own.features, own.label, weight="weight"), tmp_path / "weighted")
+    job = {"job": "curve", "dataset": str(dataset.path), "values": placed("row-wise"), "double": True}
+    for found in at_work([job], processes=2)[0]:
+        assert np.abs(np.array(found["losses"]) - textbook(dataset)[0]).max() < 1e-9
 
 
 def test_a_loss_of_the_order_sees_whole_groups_and_every_row_once(clicks, at_work, tmp_path):

@@ -1,8 +1,9 @@
 """The steps of a training on several processes; an :class:`~crossrank.training.engine.Engine`.
 
-Each process reads its share of a batch. The logits of all are gathered, so every process sees the loss of the whole
-batch, whatever that loss is, and sends back the gradient of its own rows. The norm that is clipped is that of all
-gradients, wherever they lie. So a step is what it would be in one process, but for the order of sums.
+Each process reads its share of a batch. A mean over rows is the sum of every process's share of it. Where a loss
+compares rows of a group, the logits of all are gathered, so that every process sees the loss of the whole batch, and
+sends back the gradient of its own rows. The norm that is clipped is that of all gradients, wherever they lie. So a step
+is what it would be in one process, but for the order of sums.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -108,12 +109,7 @@ class DistributedEngine:
             env = ShardingEnv.from_process_group(dist.group.WORLD)
             sharders: Any = [RowSharder()]
             self.parallel = DistributedModelParallel(
-                self.network,
-                env=env,
-                device=world.device,
-                plan=made,
-                sharders=sharders,
-                init_data_parallel=world.size > 1,
+                self.network, env=env, device=world.device, plan=made, sharders=sharders, init_data_parallel=False
             )
             for layer in self.layers:
                 layer.tables.fill(self.whole, rule, self._steps)
@@ -142,7 +138,6 @@ class DistributedEngine:
     def step(self, share: Share) -> Tensor:
         self._expect(self.most)
         batch, world = share.batch, self.world
-        weight = self._weight(share)
         with torch.autocast(world.device.type, torch.bfloat16, enabled=self.bfloat16), self._quietly():
             logits = self.parallel(batch.features)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -151,21 +146,22 @@ class DistributedEngine:
             share.num_rows, loss = len(whole[0]), self.loss(*whole)
             part = loss.detach() * world.is_first
         else:
-            labels, weights = (None if one is None else one.to(logits.dtype) for one in (batch.labels, batch.weights))
-            loss = self.loss(logits, labels, weights) * weight() if len(logits) else logits.sum()
+            weights = None if batch.weights is None else batch.weights.to(logits.dtype)
+            own = self.loss(logits, batch.labels.to(logits.dtype), weights) if len(logits) else logits.sum()
+            loss = own * self._part(share)
             part = loss.detach()
         # Gradients are averaged over processes; each has those of its own rows alone, and the first those of the rest.
         rest = penalty(self.network, self.settings.l2) if world.is_first else 0.0
-        return self.optimizer.step_together((loss + rest) * world.size, part)[None]
+        self.optimizer.step((loss + rest) * world.size, part)
+        return self.optimizer.loss
 
-    def _weight(self, share: Share) -> Callable[[], float]:
-        """How much of a batch this process has, which is known when the weights of all have been summed."""
+    def _part(self, share: Share) -> float:
+        """How much of a batch this process has, by the weights of its rows."""
         weights = share.batch.weights
-        if weights is None or self.loss.needs_groups:
-            return lambda: len(share.batch.labels) / share.num_rows
+        if weights is None:
+            return len(share.batch.labels) / share.num_rows
         own = weights.sum(dtype=torch.float64)
-        sums = self.world.summing(own.clone())
-        return lambda: float(own / sums().clamp_min(1e-12))
+        return float(own / self.world.sum(own.clone()).clamp_min(1e-12))
 
     def _quietly(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self.optimizer.steps else quietly()  # what is told, is told at first

@@ -1,4 +1,4 @@
-"""A training step on several processes: the gradient is averaged by then, clip and rule are those of one process."""
+"""A training step on several processes: one exchange of gradients, then clip and rule as in one process."""
 
 from __future__ import annotations
 
@@ -41,20 +41,29 @@ class DistributedOptimizer(Optimizer):
         tables = {f"table.{i}.{n}": weight for i, one in enumerate(lookups) for n, weight in enumerate(one.weights)}
         dense = {name: p for name, p in network.named_parameters() if p.requires_grad}
         self._hold(HeldTables(lookups), dense | tables, list(tables.values()))
+        sizes, first = [parameter.numel() for parameter in self.parameters], self.parameters[0]
+        # Exchanged as one: the gradients of all these, the sum of the squares of the rows' gradients, and the loss
+        self.exchanged = torch.zeros(sum(sizes) + 2, dtype=first.dtype, device=first.device)
+        self.gradient, self.squares, self.loss = torch.split(self.exchanged, [sum(sizes), 1, 1])
+        for parameter, part in zip(self.parameters, torch.split(self.gradient, sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
 
-    def step_together(self, loss: Tensor, part: Tensor) -> Tensor:
-        """Make a step; returns the sum of all processes' parts of what is to be told of it: () -> ()."""
-        self.part = part.double()
-        self.step(loss)
-        return (self.part if self.settings.clip_norm else self.world.sum(self.part)).to(part.dtype)
+    def step(self, loss: Tensor, part: Tensor | float = 0.0) -> None:
+        """As in one process, by the mean of all gradients; the parts of all processes become ``self.loss``, (1,)."""
+        self.exchanged.zero_()
+        self.loss += part
+        loss.backward()  # type: ignore[no-untyped-call]
+        touched = self._touched()
+        if touched:
+            self.squares += nn.utils.get_total_norm([one.gradient for one in touched]).square()
+        self.world.sum(self.exchanged)
+        self.gradient /= self.world.size
+        self._move(touched)
 
     def norm(self, dense: list[Tensor], rows: list[Tensor]) -> Tensor:
         """||g|| over all processes: each has the rest in whole, and rows that nobody else has."""
-        here = nn.utils.get_total_norm(rows).double().square() if rows else torch.zeros_like(self.part)
-        sums = self.world.summing(torch.stack([here, self.part]))
-        whole = nn.utils.get_total_norm(dense).double().square() if dense else 0.0
-        there, self.part = sums()
-        return (whole + there).sqrt()
+        squares: Tensor = torch.linalg.vector_norm(self.gradient).square() + self.squares[0]
+        return squares.sqrt()
 
     def begin(self) -> None:
         """Make Adam's state of every weight, which it makes itself only with the first gradient."""

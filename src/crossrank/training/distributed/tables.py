@@ -2,7 +2,7 @@
 
 TorchRec brings ids to the processes that hold their rows and vectors back. In between stands :class:`RowLookup`: the
 rows of this process, as :class:`~crossrank.training.lazy.LazyTable`, or for tables that every process holds as
-ordinary parameters, whose gradients TorchRec averages.
+ordinary parameters.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class RowTable(LazyTable):
 
 
 def _sums(vectors: Tensor, lengths: Tensor) -> Tensor:
-    """The sums of vectors that stand feature after feature, row after row of a batch: (N, width), (F, B) -> (B F, width)."""
+    """The sum of each row's vectors; they come feature after feature: (N, width), (F, B) -> (B F, width)."""
     count, stride = lengths.shape
     places = torch.arange(lengths.numel(), device=lengths.device).view(stride, count).T.flatten()
     sums = vectors.new_zeros(lengths.numel(), vectors.shape[1])
@@ -215,7 +215,7 @@ class RowCollection(ShardedEmbeddingBagCollection):
             self._lookups.append(RowLookup([_shard(table) for table in tables], replicated=replicated))
 
     def init_data_parallel(self) -> None:
-        """Nothing yet: there are no parameters before :meth:`fill`."""
+        """Nothing: the gradients of all parameters are exchanged as one, by the optimiser."""
 
     def _initialize_torch_state(self, skip_registering: bool = False) -> None:
         """Nothing: the tables are no parameters of the module, so that nobody averages or saves them unasked."""
@@ -224,12 +224,10 @@ class RowCollection(ShardedEmbeddingBagCollection):
         """Take this process's rows out of whole tables, by name."""
         for lookup in self._lookups:
             lookup.fill(initial, rule, now, self._device)
-        super().init_data_parallel()
 
     @property
     def lookups(self) -> Iterator[RowLookup]:
-        for lookup in self._lookups:
-            yield lookup if isinstance(lookup, RowLookup) else lookup.module
+        yield from self._lookups
 
 
 def _shard(table: Any) -> Shard:

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -48,20 +48,11 @@ class World:
         """Whether this is the one that prints and writes."""
         return self.rank == 0
 
-    def summing(self, values: Tensor) -> Callable[[], Tensor]:
-        """Begin to sum over all processes, in place; what is returned waits for the end of it."""
-        work = dist.all_reduce(values, async_op=True) if self.size > 1 else None
-
-        def arrived() -> Tensor:
-            if work is not None:
-                work.wait()
-            return values
-
-        return arrived
-
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, in place."""
-        return self.summing(values)()
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
 
     def gather(self, values: Tensor) -> Tensor:
         """What every process has, of one shape, one after the other: (N, ...) -> (size · N, ...)."""
