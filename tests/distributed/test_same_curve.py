@@ -118,10 +118,24 @@ def test_rows_that_weigh_differently_do_so_over_all_processes(clicks, at_work, t
         assert np.abs(np.array(found["losses"]) - textbook(dataset)[0]).max() < 1e-9
 
 
-def test_a_loss_of_the_order_sees_whole_groups_and_every_row_once(clicks, at_work, tmp_path):
+@pytest.fixture(scope="module")
+def grouped(clicks, tmp_path_factory):
     own = schema()
     features = [column for column in own.features if column.name != "user"]
-    grouped = prepare(clicks, Schema(features, own.label, group="user"), tmp_path / "grouped")
+    return prepare(clicks, Schema(features, own.label, group="user"), tmp_path_factory.mktemp("grouped") / "dataset")
+
+
+def test_a_step_has_one_exchange_besides_the_tables_and_one_more_where_rows_are_compared(grouped, at_work):
+    jobs = [
+        {"job": "exchanges", "dataset": str(grouped.path), "values": {**VALUES, "training": training}}
+        for training in ({"batch_size": 64}, {"batch_size": 64, "loss": "pairwise"})
+    ]
+    of_rows, of_order = at_work(jobs, processes=2)
+    assert of_rows == [{"all_reduce": 1, "all_gather": 0}] * 2
+    assert of_order == [{"all_reduce": 1, "all_gather": 1}] * 2
+
+
+def test_a_loss_of_the_order_sees_whole_groups_and_every_row_once(grouped, at_work):
     training = {"batch_size": 128, "epochs": 2, "loss": "pairwise", "placement": {"all": "row-wise"}}
     values = {"model": VALUES["model"], "training": training}
     job = {"job": "curve", "dataset": str(grouped.path), "values": values, "double": False}

@@ -111,6 +111,7 @@ class DistributedEngine:
             self.parallel = DistributedModelParallel(
                 self.network, env=env, device=world.device, plan=made, sharders=sharders, init_data_parallel=False
             )
+            self.network.to(world.device)
             for layer in self.layers:
                 layer.tables.fill(self.whole, rule, self._steps)
         self.lookups = [lookup for layer in self.layers for lookup in layer.tables.lookups]
@@ -144,7 +145,7 @@ class DistributedEngine:
         if self.loss.needs_groups:
             whole = self._gathered(logits, batch)
             share.num_rows, loss = len(whole[0]), self.loss(*whole)
-            part = loss.detach() * world.is_first
+            part = loss.detach() if world.is_first else torch.zeros_like(loss)
         else:
             weights = None if batch.weights is None else batch.weights.to(logits.dtype)
             own = self.loss(logits, batch.labels.to(logits.dtype), weights) if len(logits) else logits.sum()
