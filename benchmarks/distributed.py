@@ -3,13 +3,14 @@
     .venv-distributed/bin/python benchmarks/distributed.py            1, 2 and 4 processes, a few minutes
     .venv-distributed/bin/python benchmarks/distributed.py --quick    few steps
 
-Both have the same layers (TorchRec's own: dense arch, low-rank cross layers, over arch), the same tables, the same rows
-and the same global batch, which the processes share. They take turns in one run, so that a busy moment of the machine
-meets both alike. DLRM_DCN is trained as TorchRec's examples do: DistributedModelParallel, FBGEMM's fused row-wise
-Adagrad (it has no Adam on a processor), torch's Adagrad for the rest. crossrank's step does more: Adam of all rows, a
-clip over all shards and a moving average. Its placement is that of TorchRec's planner, as DLRM_DCN's is. crossrank is
-there twice: with its products in float32, as DLRM_DCN's are, and as it is by default, in bfloat16 where the processor
-has that.
+Both have the same formula (dense arch, low-rank cross layers, over arch), the same tables, the same rows and the same
+global batch, which the processes share. They take turns in one run, so that a busy moment of the machine meets both
+alike. DLRM_DCN is trained as TorchRec's examples do: DistributedModelParallel, FBGEMM's fused row-wise Adagrad (it has
+no Adam on a processor), torch's Adagrad for the rest. crossrank's step does more: Adam of all rows, a clip over all
+shards and a moving average. Its placement is that of TorchRec's planner, as DLRM_DCN's is.
+
+crossrank is there twice. As it is by default: its own cross layers, and products in bfloat16 where the processor has
+that. And like for like, with TorchRec's cross layers and products in float32, as DLRM_DCN's are.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BATCH, DIM, NUM_NUMERIC, RANK, LAYERS = 2048, 16, 13, 32, 3
 DENSE_ARCH, OVER_ARCH = [64, DIM], [128, 64, 1]
 SIZES = [40_000, 20_000, 10_000, 5_000, 2_000, 1_000, 500, 200, 100, 50, 20, 10, 5] * 2
 POWER = 1.05  # the k-th most frequent value of a feature has the weight k^-1.05
-OURS, RIVAL = ("crossrank", "crossrank, float32"), "DLRM_DCN"
+OURS, RIVAL = ("crossrank", "crossrank, layers and precision of DLRM_DCN"), "DLRM_DCN"
 
 
 def main() -> None:
@@ -76,9 +77,7 @@ def work(folder: Path, *, rounds: int, steps: int) -> None:
         share = BATCH // world.size
         rows = [rows_of(draw, share) for _ in range(8)]
         with quietly():
-            contenders = {
-                name: ours(world, precision) for name, precision in zip(OURS, ("auto", "float32"), strict=True)
-            }
+            contenders = {name: ours(world, alike=alike) for name, alike in zip(OURS, (False, True), strict=True)}
             contenders[RIVAL] = theirs(world, share)
         found: dict = {name: ([], []) for name in contenders}
         for turn in range(rounds + 1):
@@ -111,15 +110,17 @@ def rows_of(draw, count: int) -> tuple:
     return ids, numbers, torch.from_numpy((draw.random(count) < 0.25).astype(np.float32))
 
 
-def ours(world, precision: str) -> Callable:
+def ours(world, *, alike: bool) -> Callable:
+    """``alike``: with TorchRec's own cross layers, and products in float32; otherwise with ours, as is the default."""
+    import torch
     from torch import nn
-    from torchrec.models.dlrm import DenseArch, InteractionDCNArch, OverArch
+    from torchrec.models.dlrm import DenseArch, OverArch
     from torchrec.modules.crossnet import LowRankCrossNet
 
     from crossrank.data import Batch, EncodedRows, Split
     from crossrank.data.rows import LabeledRows
     from crossrank.models import Model
-    from crossrank.nn import Features
+    from crossrank.nn import Features, LowRankCrossLayer
     from crossrank.schema import Feature, InputLayout
     from crossrank.training.distributed.engine import DistributedEngine, Share
     from crossrank.training.loss import LogLoss
@@ -133,13 +134,18 @@ def ours(world, precision: str) -> Callable:
             super().__init__(layout)
             width = (len(SIZES) + 1) * DIM
             self.dense_arch = DenseArch(NUM_NUMERIC, DENSE_ARCH)
-            self.inter_arch = InteractionDCNArch(len(SIZES), LowRankCrossNet(width, LAYERS, RANK))
+            self.theirs = LowRankCrossNet(width, LAYERS, RANK) if alike else None
+            self.crosses = nn.ModuleList(LowRankCrossLayer(width, rank=RANK) for _ in range(0 if alike else LAYERS))
             self.over: nn.Module = OverArch(width, OVER_ARCH)
 
         def logits(self, x0):
             embedded, numbers = x0.split([len(SIZES) * DIM, NUM_NUMERIC], dim=1)
-            embedded = embedded.reshape(len(x0), len(SIZES), DIM)
-            return self.over(self.inter_arch(self.dense_arch(numbers.detach()), embedded))[:, 0]
+            first = crossed = torch.cat([self.dense_arch(numbers.detach()), embedded], dim=1)
+            if self.theirs is not None:
+                crossed = self.theirs(first)
+            for layer in self.crosses:
+                crossed = layer(first, crossed)
+            return self.over(crossed)[:, 0]
 
     features = [
         *(Feature(f"c{i}", "categorical", size) for i, size in enumerate(SIZES)),
@@ -147,7 +153,7 @@ def ours(world, precision: str) -> Callable:
     ]
     import numpy as np
 
-    settings = TrainingSettings(batch_size=BATCH, tables="lazy", precision=precision)
+    settings = TrainingSettings(batch_size=BATCH, tables="lazy", precision="float32" if alike else "auto")
     empty = EncodedRows(np.empty((0, len(SIZES)), np.uint32), np.empty((0, NUM_NUMERIC), np.float32))
     split = Split(LabeledRows(empty, np.empty(0, np.float32)))
     model = Network(InputLayout.plan(features, embedding_dim=DIM))
