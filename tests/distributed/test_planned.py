@@ -55,6 +55,13 @@ def test_a_billion_rows_are_placed_in_seconds():
     assert least / 16 <= made.memory.tables <= 1.25 * least / 16
 
 
+def test_small_tables_of_processors_are_not_divided_by_rows():
+    config = Config.parse({"model": {"embedding": {"dim": 16}}, "training": {"batch_size": 2048}})
+    work = Workload.of(config, planned_features(26, 13, [157_770]), rows=10**6)
+    made = make_plan(work, Cluster(device=DEVICES["cpu"], per_machine=2, cores=2, memory=8e9))
+    assert {one["placement"] for one in placements(made.parts)} <= {"table-wise", "data-parallel"}
+
+
 def test_more_devices_hold_less_each():
     sizes = [on_gpus(machines).memory.total for machines in (2, 4, 8)]
     assert sizes == sorted(sizes, reverse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from torch.nn import functional as F
@@ -50,7 +51,9 @@ def textbook(dataset: EncodedDataset):
     losses, step = [], 0
     while step < 200:
         for batch in dataset.train.batches(training.batch_size, seed=0, epoch=step // 26):
-            loss = F.binary_cross_entropy_with_logits(model(batch.features), batch.labels.double())
+            rows = F.binary_cross_entropy_with_logits(model(batch.features), batch.labels.double(), reduction="none")
+            weights = torch.ones_like(rows) if batch.weights is None else batch.weights.double()
+            loss = (rows * weights).sum() / weights.sum()
             adam.zero_grad()
             (loss + penalty(model, training.l2)).backward()
             norm = torch.cat([p.grad.flatten() for p in [*others, *tables]]).norm()
@@ -106,10 +109,33 @@ def test_any_number_of_processes_and_any_placement_give_the_textbooks_losses_and
             assert all(how == wanted.get(name, wanted["all"]) for name, how in found["placement"].items())
 
 
-def test_a_loss_of_the_order_sees_whole_groups_and_every_row_once(clicks, at_work, tmp_path):
+def test_rows_that_weigh_differently_do_so_over_all_processes(clicks, at_work, tmp_path):
+    own, draw = schema(), np.random.default_rng(0)
+    weighted = clicks.with_columns(weight=pl.Series(draw.exponential(size=len(clicks))))
+    dataset = prepare(weighted, Schema(own.features, own.label, weight="weight"), tmp_path / "weighted")
+    job = {"job": "curve", "dataset": str(dataset.path), "values": placed("row-wise"), "double": True}
+    for found in at_work([job], processes=2)[0]:
+        assert np.abs(np.array(found["losses"]) - textbook(dataset)[0]).max() < 1e-9
+
+
+@pytest.fixture(scope="module")
+def grouped(clicks, tmp_path_factory):
     own = schema()
     features = [column for column in own.features if column.name != "user"]
-    grouped = prepare(clicks, Schema(features, own.label, group="user"), tmp_path / "grouped")
+    return prepare(clicks, Schema(features, own.label, group="user"), tmp_path_factory.mktemp("grouped") / "dataset")
+
+
+def test_a_step_has_one_exchange_besides_the_tables_and_one_more_where_rows_are_compared(grouped, at_work):
+    jobs = [
+        {"job": "exchanges", "dataset": str(grouped.path), "values": {**VALUES, "training": training}}
+        for training in ({"batch_size": 64}, {"batch_size": 64, "loss": "pairwise"})
+    ]
+    of_rows, of_order = at_work(jobs, processes=2)
+    assert of_rows == [{"all_reduce": 1, "all_gather": 0}] * 2
+    assert of_order == [{"all_reduce": 1, "all_gather": 1}] * 2
+
+
+def test_a_loss_of_the_order_sees_whole_groups_and_every_row_once(grouped, at_work):
     training = {"batch_size": 128, "epochs": 2, "loss": "pairwise", "placement": {"all": "row-wise"}}
     values = {"model": VALUES["model"], "training": training}
     job = {"job": "curve", "dataset": str(grouped.path), "values": values, "double": False}

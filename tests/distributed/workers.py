@@ -6,8 +6,10 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from unittest import mock
 
 import torch
+import torch.distributed as dist
 
 from crossrank.data import EncodedDataset
 from crossrank.training.checkpoint import Position
@@ -19,6 +21,8 @@ from crossrank.training.loss import find_loss
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import Config
 from crossrank.training.trainer import take_steps
+
+ORIGINALS = {"all_reduce": dist.all_reduce, "all_gather": dist.all_gather}
 
 
 def engine_for(world: World, dataset: EncodedDataset, config: Config, *, double: bool) -> DistributedEngine:
@@ -74,6 +78,18 @@ def held(world: World, dataset: EncodedDataset, values: dict) -> dict:
             state = optimizer.adam.state[weight]
             kept += [weight, weight.grad, state["exp_avg"], state["exp_avg_sq"], average]
     return {"placement": engine.placement, "bytes": sum(part.nbytes for part in kept)}
+
+
+def exchanges(world: World, dataset: EncodedDataset, values: dict) -> dict:
+    """How often a step sums over all processes, or gathers from them; what TorchRec sends is not among it."""
+    engine = engine_for(world, dataset, Config.parse(values), double=False)
+    batches = iter(engine.batches(0, 0))
+    engine.step(next(batches))
+    with mock.patch.multiple(dist, all_reduce=mock.DEFAULT, all_gather=mock.DEFAULT) as calls:
+        for name, call in calls.items():
+            call.side_effect = ORIGINALS[name]
+        engine.step(next(batches))
+        return {name: call.call_count for name, call in calls.items()}
 
 
 def answers(engine: DistributedEngine, dataset: EncodedDataset) -> list[float]:

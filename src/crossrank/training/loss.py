@@ -21,7 +21,7 @@ LossName = Literal["auto", "logloss", "squared", "softmax", "pairwise", "lambdar
 
 
 class Loss(abc.ABC):
-    """The loss of a batch.
+    """The loss of a batch: the weighted mean over its rows, unless it needs groups.
 
     Shape: logits, labels, weights and groups (..., B) -> (...); weights and groups may be None.
     """

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
 from crossrank.training.idle import BETAS, EPSILON, decay_at
-from crossrank.training.lazy import LazyEmbedding, LazyTables, holding
+from crossrank.training.lazy import LazyEmbedding, LazyTables, Touched, holding
 from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
@@ -68,7 +68,14 @@ class Optimizer:
         self.adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.clock.mark("backward")
-        touched = [part for embedding in self.lazy.embeddings.values() for part in embedding.reads.take()]
+        self._move(self._touched())
+
+    def _touched(self) -> list[Touched]:
+        """The rows of lazy tables that have a gradient now."""
+        return [part for embedding in self.lazy.embeddings.values() for part in embedding.reads.take()]
+
+    def _move(self, touched: list[Touched]) -> None:
+        """Clip, update, average: the weights that have a gradient, and these rows."""
         gradients = [p.grad for p in self.parameters if p.grad is not None], [part.gradient for part in touched]
         if self.settings.clip_norm:
             scale = self.settings.clip_norm / (self.norm(*gradients) + 1e-6)

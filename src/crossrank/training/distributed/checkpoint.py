@@ -177,18 +177,10 @@ def engine_state(engine: DistributedEngine) -> dict[str, Tensor]:
     """
     optimizer = engine.optimizer
     state = {"steps": torch.tensor(optimizer.steps)}
-    for i, (name, parameter) in enumerate(optimizer.dense.items()):
-        own = f"{name}.0.0" if name.startswith(TABLE) else name
-        adam = optimizer.adam.state[parameter]
-        state |= {f"{key}.{own}": adam[key] for key in ("exp_avg", "exp_avg_sq")}
-        state[f"weight.{own}"] = parameter.detach()
-        if optimizer.averages:
-            state[f"average.{own}"] = optimizer.averages[i]
-    for shard, weight, table in engine.shards():
-        if table is not None:
-            parts = zip(
-                ("exp_avg", "exp_avg_sq", "average"), torch.split(table.state, table.width, dim=1), strict=False
-            )
-            state |= {f"{key}.{TABLE}{shard.place}": part[shard.held] for key, part in parts}
-            state[f"weight.{TABLE}{shard.place}"] = weight
+    for name, parameter in optimizer.dense.items():
+        if not name.startswith(TABLE):
+            state |= {f"{key}.{name}": part for key, part in optimizer.parts(parameter).items()}
+    for shard, _, holder in engine.shards():
+        for key, part in optimizer.parts(holder).items():
+            state[f"{key}.{TABLE}{shard.place}"] = part[shard.held]
     return state

@@ -1,8 +1,9 @@
 """The steps of a training on several processes; an :class:`~crossrank.training.engine.Engine`.
 
-Each process reads its share of a batch. The logits of all are gathered, so every process sees the loss of the whole
-batch, whatever that loss is, and sends back the gradient of its own rows. The norm that is clipped is that of all
-gradients, wherever they lie. So a step is what it would be in one process, but for the order of sums.
+Each process reads its share of a batch. A mean over rows is the sum of every process's share of it. Where a loss
+compares rows of a group, the logits of all are gathered, so that every process sees the loss of the whole batch, and
+sends back the gradient of its own rows. The norm that is clipped is that of all gradients, wherever they lie. So a step
+is what it would be in one process, but for the order of sums.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike
-from torch import Tensor
+from torch import Tensor, nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 
@@ -44,7 +45,7 @@ from crossrank.training.settings import TrainingSettings
 
 @dataclasses.dataclass
 class Share:
-    """The rows of a batch that this process reads, and how many all read, which a step finds out."""
+    """The rows of a batch that this process reads, and how many all read; of whole groups a step finds that out."""
 
     batch: Batch
     num_rows: int = 0
@@ -108,8 +109,9 @@ class DistributedEngine:
             env = ShardingEnv.from_process_group(dist.group.WORLD)
             sharders: Any = [RowSharder()]
             self.parallel = DistributedModelParallel(
-                self.network, env=env, device=world.device, plan=made, sharders=sharders
+                self.network, env=env, device=world.device, plan=made, sharders=sharders, init_data_parallel=False
             )
+            self.network.to(world.device)
             for layer in self.layers:
                 layer.tables.fill(self.whole, rule, self._steps)
         self.lookups = [lookup for layer in self.layers for lookup in layer.tables.lookups]
@@ -127,10 +129,12 @@ class DistributedEngine:
     def batches(self, epoch: int, start_batch: int) -> Iterator[Share]:
         world, by_group = self.world, self.loss.needs_groups
         ranks: dict[str, Any] = {"rank": world.rank, "world_size": world.size}
-        for batch in self.split.batches(
+        batches = self.split.batches(
             self.share, seed=self.seed, epoch=epoch, start_batch=start_batch, by_group=by_group, **ranks
-        ):
-            yield Share(batch.to(world.device))
+        )
+        size = self.settings.batch_size
+        for number, batch in enumerate(batches, start=start_batch):
+            yield Share(batch.to(world.device), min(size, self.split.num_rows - number * size))
 
     def step(self, share: Share) -> Tensor:
         self._expect(self.most)
@@ -138,13 +142,27 @@ class DistributedEngine:
         with torch.autocast(world.device.type, torch.bfloat16, enabled=self.bfloat16), self._quietly():
             logits = self.parallel(batch.features)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        whole = self._gathered(logits, batch)
-        share.num_rows = len(whole[0])
-        loss = self.loss(*whole)
+        if self.loss.needs_groups:
+            whole = self._gathered(logits, batch)
+            share.num_rows, loss = len(whole[0]), self.loss(*whole)
+            part = loss.detach() if world.is_first else torch.zeros_like(loss)
+        else:
+            weights = None if batch.weights is None else batch.weights.to(logits.dtype)
+            own = self.loss(logits, batch.labels.to(logits.dtype), weights) if len(logits) else logits.sum()
+            loss = own * self._part(share)
+            part = loss.detach()
         # Gradients are averaged over processes; each has those of its own rows alone, and the first those of the rest.
         rest = penalty(self.network, self.settings.l2) if world.is_first else 0.0
-        self.optimizer.step((loss + rest) * world.size)
-        return loss.detach()[None]
+        self.optimizer.step((loss + rest) * world.size, part)
+        return self.optimizer.loss
+
+    def _part(self, share: Share) -> float:
+        """How much of a batch this process has, by the weights of its rows."""
+        weights = share.batch.weights
+        if weights is None:
+            return len(share.batch.labels) / share.num_rows
+        own = weights.sum(dtype=torch.float64)
+        return float(own / self.world.sum(own.clone()).clamp_min(1e-12))
 
     def _quietly(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self.optimizer.steps else quietly()  # what is told, is told at first
@@ -208,15 +226,14 @@ class DistributedEngine:
                     if shard.row <= row < shard.row + shard.num_rows:
                         weight[row - shard.row] = mean[shard.columns]
 
-    def shards(self) -> Iterator[tuple[Shard, Tensor, LazyTable | None]]:
-        """Each part of a table that this process holds: what it is, its weights, and where its state lies."""
+    def shards(self) -> Iterator[tuple[Shard, Tensor, nn.Parameter | LazyTable]]:
+        """Each part of a table that this process holds: what it is, its weights, and what they lie in."""
         for lookup in self.lookups:
             for number, group in enumerate(lookup.groups):
+                holder = lookup.weights[number] if lookup.replicated else lookup.tables[number]
+                weight = holder.data if isinstance(holder, nn.Parameter) else holder.weight
                 for shard in (lookup.shards[i] for i in group):
-                    if lookup.replicated:
-                        yield shard, lookup.weights[number].data, None
-                    else:
-                        yield shard, lookup.tables[number].weight[shard.held], lookup.tables[number]
+                    yield shard, weight[shard.held], holder
 
     def state(self) -> dict[str, Tensor]:
         return engine_state(self)

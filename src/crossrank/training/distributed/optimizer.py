@@ -1,4 +1,4 @@
-"""A training step on several processes: the gradient is averaged by then, clip and rule are those of one process."""
+"""A training step on several processes: one exchange of gradients, then clip and rule as in one process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from crossrank.training.distributed.tables import RowLookup
 from crossrank.training.distributed.world import World
-from crossrank.training.lazy import LazyTables
+from crossrank.training.lazy import LazyTable, LazyTables
 from crossrank.training.optimizer import Optimizer
 from crossrank.training.profile import NoClock
 from crossrank.training.rule import UpdateRule
@@ -38,19 +38,32 @@ class DistributedOptimizer(Optimizer):
         world: World,
     ) -> None:
         self.settings, self.rule, self.clock, self.world = settings, rule, NoClock(), world
-        tables = {
-            f"table.{shard.name}": weight
-            for lookup in lookups if lookup.replicated
-            for shard, weight in zip(lookup.shards, lookup.weights, strict=True)
-        }  # fmt: skip
+        tables = {f"table.{i}.{n}": weight for i, one in enumerate(lookups) for n, weight in enumerate(one.weights)}
         dense = {name: p for name, p in network.named_parameters() if p.requires_grad}
         self._hold(HeldTables(lookups), dense | tables, list(tables.values()))
+        sizes, first = [parameter.numel() for parameter in self.parameters], self.parameters[0]
+        # Exchanged as one: the gradients of all these, the sum of the squares of the rows' gradients, and the loss
+        self.exchanged = torch.zeros(sum(sizes) + 2, dtype=first.dtype, device=first.device)
+        self.gradient, self.squares, self.loss = torch.split(self.exchanged, [sum(sizes), 1, 1])
+        for parameter, part in zip(self.parameters, torch.split(self.gradient, sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def step(self, loss: Tensor, part: Tensor | float = 0.0) -> None:
+        """As in one process, by the mean of all gradients; the parts of all processes become ``self.loss``, (1,)."""
+        self.exchanged.zero_()
+        self.loss += part
+        loss.backward()  # type: ignore[no-untyped-call]
+        touched = self._touched()
+        if touched:
+            self.squares += nn.utils.get_total_norm([one.gradient for one in touched]).square()
+        self.world.sum(self.exchanged)
+        self.gradient /= self.world.size
+        self._move(touched)
 
     def norm(self, dense: list[Tensor], rows: list[Tensor]) -> Tensor:
         """||g|| over all processes: each has the rest in whole, and rows that nobody else has."""
-        here = nn.utils.get_total_norm(rows).square() if rows else torch.zeros((), device=self.world.device)
-        there = self.world.sum(here.double())
-        return (nn.utils.get_total_norm(dense).double().square() + there).sqrt() if dense else there.sqrt()
+        squares: Tensor = torch.linalg.vector_norm(self.gradient).square() + self.squares[0]
+        return squares.sqrt()
 
     def begin(self) -> None:
         """Make Adam's state of every weight, which it makes itself only with the first gradient."""
@@ -58,6 +71,16 @@ class DistributedOptimizer(Optimizer):
             if not self.adam.state[parameter]:
                 zeros = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
                 self.adam.state[parameter] = {"step": torch.zeros((), device=parameter.device), **zeros}
+
+    def parts(self, holder: nn.Parameter | LazyTable) -> dict[str, Tensor]:
+        """What a resumed training needs of some weights, as it is trained, under the names of checkpoints."""
+        if isinstance(holder, LazyTable):
+            weight, state = holder.weight, torch.split(holder.state, holder.width, dim=1)
+        else:
+            weight, adam = holder.detach(), self.adam.state[holder]
+            place = next(i for i, parameter in enumerate(self.parameters) if parameter is holder)
+            state = (adam["exp_avg"], adam["exp_avg_sq"], *self.averages[place : place + 1])
+        return dict(zip(("weight", "exp_avg", "exp_avg_sq", "average"), (weight, *state), strict=False))
 
     def go_on_from(self, steps: int) -> None:
         """All weights and their state belong to this step."""

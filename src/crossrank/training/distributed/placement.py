@@ -14,6 +14,7 @@ from torch.distributed.remote_device import _remote_device
 from torchrec import EmbeddingBagCollection
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel, ShardingType
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.constants import CROSS_NODE_BANDWIDTH, INTRA_NODE_BANDWIDTH
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.types import ShardingPlan
 
@@ -93,14 +94,21 @@ def _planner(
     batch_size: int,
 ) -> EmbeddingShardingPlanner:
     room = memory // NUMBERS_KEPT  # the planner counts weights alone
+    inside = CROSS_NODE_BANDWIDTH if device == "cpu" else INTRA_NODE_BANDWIDTH  # gloo knows no faster way
     topology = Topology(
-        world_size=world_size, local_world_size=local_size, compute_device=device, hbm_cap=room, ddr_cap=room
+        world_size=world_size,
+        local_world_size=local_size,
+        compute_device=device,
+        hbm_cap=room,
+        ddr_cap=room,
+        intra_host_bw=inside,
     )
+    alone = [ShardingType.TABLE_WISE.value] if world_size == 1 else None  # there is nothing to divide
     collections = [part for part in model.modules() if isinstance(part, EmbeddingBagCollection)]
     tables = [table for collection in collections for table in collection.embedding_bag_configs()]
     constraints = {
         table.name: ParameterConstraints(
-            sharding_types=[PLACEMENTS[chosen[table.name]].value] if table.name in chosen else None,
+            sharding_types=[PLACEMENTS[chosen[table.name]].value] if table.name in chosen else alone,
             min_partition=-(-table.embedding_dim // world_size),  # columns for as many processes as there are, at most
         )
         for table in tables

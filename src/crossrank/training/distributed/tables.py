@@ -2,7 +2,7 @@
 
 TorchRec brings ids to the processes that hold their rows and vectors back. In between stands :class:`RowLookup`: the
 rows of this process, as :class:`~crossrank.training.lazy.LazyTable`, or for tables that every process holds as
-ordinary parameters, whose gradients TorchRec averages.
+ordinary parameters.
 """
 
 from __future__ import annotations
@@ -64,12 +64,17 @@ class ShardedEmbedding(nn.Module):
         numeric = features.numeric.to(self.dtype)
         if self.tables is None:
             return numeric
-        sums = self.tables(self._ids(features)).to_dict()
-        vectors = [sums[name][: len(numeric)] for name in self.names]
+        found = self.tables(self._ids(features))
+        sums = found.values()[: len(numeric)]  # TorchRec's order is that of the placements
+        vectors = [sums]
+        if features.bags or found.keys() != self.names:
+            parts = dict(zip(found.keys(), sums.split(found.length_per_key(), dim=1), strict=True))
+            vectors = [parts[name] for name in self.names]
         for i, bag in enumerate(features.bags, start=self.num_single):
             vectors[i] = vectors[i] / bag.offsets.diff().clamp_min(1)[:, None]
-        embedded = torch.cat(vectors, dim=1)
-        return torch.cat([F.dropout(embedded, self.dropout, self.training), numeric], dim=1)
+        if self.dropout and self.training:
+            vectors = [F.dropout(torch.cat(vectors, dim=1), self.dropout)]
+        return torch.cat([*vectors, numeric], dim=1)
 
     def _ids(self, features: Features) -> KeyedJaggedTensor:
         """Feature after feature, the ids of the rows, and how many each row has."""
@@ -92,7 +97,7 @@ class Shard:
     column: int  # the first
     num_rows: int
     width: int
-    first: int = 0  # row in the LazyTable that holds it
+    first: int = 0  # row in the LazyTable or parameter that holds it
 
     @property
     def rows(self) -> slice:
@@ -105,7 +110,7 @@ class Shard:
 
     @property
     def held(self) -> slice:
-        """Its rows in the LazyTable that holds it."""
+        """Its rows in what holds it."""
         return slice(self.first, self.first + self.num_rows)
 
     @property
@@ -126,8 +131,8 @@ class RowLookup(nn.Module):
         super().__init__()
         self.shards, self.replicated = list(shards), replicated
         self.tables: list[LazyTable] = []
-        self.groups: list[list[int]] = []  # the numbers of the shards of each LazyTable, or of each parameter
         self.weights = nn.ParameterList()
+        self.groups: list[list[int]] = []  # the numbers of the shards of each LazyTable or parameter: one width each
         self.reads = Reads((), lambda: 0)
 
     def fill(self, initial: Mapping[str, Tensor], rule: UpdateRule, now: Callable[[], int], device: Any) -> None:
@@ -137,10 +142,6 @@ class RowLookup(nn.Module):
         def part(shard: Shard) -> Tensor:
             return initial[shard.name][shard.rows, shard.columns].detach().to(device, copy=True)
 
-        if self.replicated:
-            self.groups = [[i] for i in range(len(self.shards))]
-            self.weights.extend(nn.Parameter(part(shard)) for shard in self.shards)
-            return
         for width in dict.fromkeys(shard.width for shard in self.shards):
             group = [i for i, shard in enumerate(self.shards) if shard.width == width]
             first = 0
@@ -148,21 +149,33 @@ class RowLookup(nn.Module):
                 self.shards[i].first, first = first, first + self.shards[i].num_rows
             weight = torch.cat([part(self.shards[i]) for i in group])
             self.groups.append(group)
-            self.tables.append(RowTable(weight, rule))
+            if self.replicated:
+                self.weights.append(nn.Parameter(weight))
+            else:
+                self.tables.append(RowTable(weight, rule))
+        self.first = torch.tensor([shard.first for shard in self.shards], device=device)
         self.reads = Reads(self.tables, now)
 
     def forward(self, features: KeyedJaggedTensor) -> Tensor:
         count, stride = len(self.shards), features.stride()
         if count == 0:
             return torch.zeros(stride, 0, dtype=self.dtype, device=features.device(), requires_grad=True)
-        lengths, counts = features.lengths().view(count, stride), features.length_per_key()
-        values = torch.split(features.values(), counts)
-        pieces: dict[int, Tensor] = {}
+        lengths, values = features.lengths().view(count, stride), features.values()
+        single = len(values) == lengths.numel() and bool((lengths == 1).all())
+        ids = values.view(count, stride) if single else values.split(features.length_per_key())
+        found = []  # (B, F, width) of each width
         for number, group in enumerate(self.groups):
-            rows = torch.cat([values[i] + self.shards[i].first for i in group])
-            pooled = _sums(self._read(number, rows.long()), lengths[group].flatten())
-            pieces |= dict(zip(group, pooled.view(len(group), stride, -1), strict=True))
-        return torch.cat([pieces[i] for i in range(count)], dim=1)
+            if single:
+                vectors = self._read(number, (ids[group] + self.first[group, None]).T.flatten())
+            else:
+                rows = torch.cat([ids[i] + self.shards[i].first for i in group])
+                vectors = _sums(self._read(number, rows), lengths[group])
+            found.append(vectors.view(stride, len(group), -1))
+        if len(found) == 1:
+            return found[0].flatten(start_dim=1)
+        order = [i for group in self.groups for i in group]
+        pieces = [piece for vectors in found for piece in vectors.unbind(dim=1)]
+        return torch.cat([pieces[order.index(i)] for i in range(count)], dim=1)
 
     def _read(self, number: int, rows: Tensor) -> Tensor:
         if self.replicated:
@@ -184,11 +197,12 @@ class RowTable(LazyTable):
 
 
 def _sums(vectors: Tensor, lengths: Tensor) -> Tensor:
-    """The sum of each row's vectors: (N, width), (B,) -> (B, width)."""
-    if len(vectors) == len(lengths) and bool((lengths == 1).all()):
-        return vectors
-    offsets, every = F.pad(lengths.long().cumsum(0), (1, 0)), torch.arange(len(vectors), device=vectors.device)
-    return F.embedding_bag(every, vectors, offsets, mode="sum", include_last_offset=True)
+    """The sum of each row's vectors; they come feature after feature: (N, width), (F, B) -> (B F, width)."""
+    count, stride = lengths.shape
+    places = torch.arange(lengths.numel(), device=lengths.device).view(stride, count).T.flatten()
+    sums = vectors.new_zeros(lengths.numel(), vectors.shape[1])
+    # The backward of this is a lookup; that of torch's embedding_bag takes many times as long.
+    return sums.index_add(0, places.repeat_interleave(lengths.flatten()), vectors)
 
 
 class RowCollection(ShardedEmbeddingBagCollection):
@@ -201,7 +215,7 @@ class RowCollection(ShardedEmbeddingBagCollection):
             self._lookups.append(RowLookup([_shard(table) for table in tables], replicated=replicated))
 
     def init_data_parallel(self) -> None:
-        """Nothing yet: there are no parameters before :meth:`fill`."""
+        """Nothing: the gradients of all parameters are exchanged as one, by the optimiser."""
 
     def _initialize_torch_state(self, skip_registering: bool = False) -> None:
         """Nothing: the tables are no parameters of the module, so that nobody averages or saves them unasked."""
@@ -210,12 +224,10 @@ class RowCollection(ShardedEmbeddingBagCollection):
         """Take this process's rows out of whole tables, by name."""
         for lookup in self._lookups:
             lookup.fill(initial, rule, now, self._device)
-        super().init_data_parallel()
 
     @property
     def lookups(self) -> Iterator[RowLookup]:
-        for lookup in self._lookups:
-            yield lookup if isinstance(lookup, RowLookup) else lookup.module
+        yield from self._lookups
 
 
 def _shard(table: Any) -> Shard:

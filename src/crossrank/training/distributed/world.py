@@ -50,11 +50,14 @@ class World:
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, in place."""
-        dist.all_reduce(values)
+        if self.size > 1:
+            dist.all_reduce(values)
         return values
 
     def gather(self, values: Tensor) -> Tensor:
         """What every process has, of one shape, one after the other: (N, ...) -> (size · N, ...)."""
+        if self.size == 1:
+            return values
         parts = [torch.empty_like(values) for _ in range(self.size)]
         dist.all_gather(parts, values.contiguous())
         return torch.cat(parts)
