@@ -60,7 +60,7 @@ test-readme:     ## the README as a stranger meets the last commit: an empty hom
 		sh -c 'make demo && make .venv/.dev && .venv/bin/python -m pytest -q tests/docs/test_guides.py -k README'
 
 torture: $(VENV)/.dev  ## kill every command at its file operations, and let the disk fail it, 2,000 times
-	@$(BIN)/python tests/torture/torture.py --cases 2000
+	@$(BIN)/python tests/torture/torture.py --cases 2000 --jobs $$(nproc)
 
 mutants: $(VENV)/.dev  ## change the mathematics at 200 places, one at a time, and list what no test notices
 	@$(BIN)/python benchmarks/mutate.py --sample 200

@@ -33,7 +33,7 @@ TESTS: dict[str, list[str]] = {
     **{f"nn/{path.name}": NETWORKS for path in sorted((SOURCE / "nn").glob("[!_]*.py"))},
     **{f"evaluation/{name}.py": METRICS for name in ("metrics", "grouped", "classes")},
     **{f"evaluation/{name}.py": [f"evaluation/test_{name}.py"] for name in ("curves", "intervals", "thresholds")},
-    "training/loss.py": ["training/test_loss.py", "training/test_ranking_losses.py", "training/test_classes.py"],
+    "training/loss.py": [f"training/test_{name}.py" for name in ("loss", "ranking_losses", "classes", "tasks")],
     **{f"training/{name}.py": RULE for name in ("rule", "idle", "schedule", "optimizer")},
     **{f"serving/{name}.py": SPLIT for name in ("polynomial", "quadratic", "separable", "deep_terms", "splitting")},
     **{f"serving/{name}.py": SPLIT for name in ("pairing", "sides", "ranker")},

@@ -9,13 +9,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx
 import pandas as pd
 import polars as pl
 import pytest
 
 import crossrank as cr
 from crossrank.errors import BundleError, DataError, MissingExtraError, RunError, SchemaError
-from crossrank.serving.scorer import Scorer
+from crossrank.serving.scorer import Scorer, onnx_answers
 from crossrank.serving.tables import predict_table
 
 
@@ -129,6 +130,16 @@ def test_a_graph_that_cannot_be_run_is_refused_also_unverified(bundle, tmp_path)
     (copy / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(BundleError, match="must be a graph that onnxruntime runs"):
         Scorer.open(copy, verify=False)
+
+
+def test_a_graph_whose_error_is_no_text_is_refused_without_a_word_on_standard_output(tmp_path, capfd):
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "graph", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString().replace(b"Relu", b"Re\xffu"))
+    with pytest.raises(BundleError, match="must be a graph that onnxruntime runs"):
+        onnx_answers(tmp_path / "model.onnx", 1)
+    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("torture.py")
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="faults are preloaded C, on Linux")
 def test_kills_and_faults_lose_nothing_and_leave_nothing(tmp_path) -> None:
     commands = ["prepare", "prepare --overwrite", "train", "train --overwrite", "train --resume", "predict csv"]
-    words = ["--cases", "36", "--into", str(tmp_path / "torture"), "--only", *commands]
+    words = ["--cases", "36", "--jobs", "2", "--into", str(tmp_path / "torture"), "--only", *commands]
     environment = {**os.environ, "PYTHONPATH": str(Path(crossrank.__file__).parents[1])}
     ended = subprocess.run(
         [sys.executable, SCRIPT, *words], env=environment, capture_output=True, text=True, check=False

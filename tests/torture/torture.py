@@ -9,7 +9,8 @@ same command again as a person would type it, and a comparison with what an undi
 - weights, rows or answers that differ by one byte from the undisturbed ones;
 - anything left of ours, or missing of others'.
 
-    python tests/torture/torture.py --cases 2000 --seed 0
+    python tests/torture/torture.py --cases 2000 --seed 0 --jobs 4      four processes, with the seeds 0 to 3
+    python tests/torture/torture.py --case train "kill after" 17        one case again
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,6 +51,7 @@ FAULTS = {
     "short write": (SHORT_WRITE, 0),
 }
 LONGEST_SECONDS = 300
+MOST_SERVED = 12  # cases of a command that ends for a kill alone
 FOREIGN = ("NAME.partial-backup/keep", ".NAME.old/keep", "NAME.partial-notes.txt", ".NAME.partial")
 CONFIG = """
 [model]
@@ -391,17 +394,17 @@ def warm(inputs: Path, names: list[str]) -> None:
     gc.freeze()  # so that a fork does not copy what it only looks through
 
 
-def plan(torture: Torture, names: list[str], cases: int) -> list[tuple[str, str, int]]:
-    """Cases in an order of chance: each command's share goes over its operations evenly."""
+def plan(torture: Torture, names: list[str], cases: int, most_served: int) -> list[tuple[str, str, int]]:
+    """Cases in an order of chance: each command's share goes over its operations, one in each stretch of them."""
     found = []
     share = -(-cases // len(names))
     for name in names:
         ended = torture.undisturbed[name]
         faults = ["kill at a moment"] if name == "serve" else list(FAULTS)
         weights = [1] if name == "serve" else [4, 4, 3, 2, 2, 1, 1, 1, 2]
-        count = min(share, 12) if name == "serve" else share
+        count = min(share, most_served) if name == "serve" else share
         chosen = torture.random.choices(faults, weights, k=count)
-        places = [1 + place * ended.operations // count for place in range(count)]
+        places = [1 + int((place + torture.random.random()) * ended.operations / count) for place in range(count)]
         torture.random.shuffle(places)
         for fault, place in zip(chosen, places, strict=True):
             moment = int(1e6 * torture.random.random() * ended.seconds)
@@ -410,47 +413,83 @@ def plan(torture: Torture, names: list[str], cases: int) -> list[tuple[str, str,
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", default=list(SCENARIOS), help="commands")
-    parser.add_argument("--case", nargs=3, metavar=("COMMAND", "FAULT", "NUMBER"), help="one case again")
-    parser.add_argument("--into", type=Path, help="a folder to work in, kept; otherwise a temporary one")
-    asked = parser.parse_args()
-    if "LD_PRELOAD" not in os.environ:
-        with tempfile.TemporaryDirectory(prefix="torture-") as folder:
-            library = Path(folder) / "faults.so"
-            source = HERE / "faults.c"
-            subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-            (Path(folder) / "tmp").mkdir()
-            settings = {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "TMPDIR": f"{folder}/tmp", "COLUMNS": "200"}
-            return subprocess.call([sys.executable, __file__, *sys.argv[1:]], env={**os.environ, **settings})
+def tortured(asked: argparse.Namespace, folder: Path) -> int:
+    """Go through the cases of one process, and leave their counts in its folder."""
     names = [asked.case[0]] if asked.case else asked.only
-    folder = asked.into or Path(tempfile.mkdtemp())
     torture = Torture(folder.resolve(), asked.seed)
     torture.prepare(names)
     for name in names:
         ended = torture.undisturbed[name]
-        print(f"{name}: {ended.operations} file operations, {ended.seconds:.2f} s", flush=True)
         if ended.status and name != "serve":
-            print(ended.text)
+            print(f"{name}: {ended.text}")
             return 1
-    cases = [(asked.case[0], asked.case[1], int(asked.case[2]))] if asked.case else plan(torture, names, asked.cases)
-    counts, failed, started = Counter[tuple[str, str]](), 0, time.monotonic()
+    most_served = -(-MOST_SERVED // asked.jobs)
+    cases = [(*asked.case[:2], int(asked.case[2]))] if asked.case else plan(torture, names, asked.cases, most_served)
+    counts, failed, started = Counter[tuple[str, str]](), Counter[str](), time.monotonic()
     for done, (name, fault, number) in enumerate(cases, 1):
         counts[name, fault] += 1
         if wrong := torture.case(name, fault, number):
-            failed += 1
-            print(f"VIOLATION --case {name!r} {fault!r} {number}", *wrong, sep="\n- ", flush=True)
+            failed[name] += 1
+            print(
+                "\n- ".join([f"VIOLATION --case {name!r} {fault!r} {number} --seed {asked.seed}", *wrong]), flush=True
+            )
         if done % 20 == 0:
-            print(f"{done} of {len(cases)}, {failed} violated, {time.monotonic() - started:.0f} s", flush=True)
+            seconds = time.monotonic() - started
+            print(f"seed {asked.seed}: {done} of {len(cases)}, {failed.total()} violated, {seconds:.0f} s", flush=True)
+    (folder / "counts.json").write_text(json.dumps([list(counts.items()), failed]))
+    return 0
+
+
+def table(names: list[str], folders: list[Path]) -> int:
+    """Print what all processes have been through, by command and fault; the number of cases with violations."""
+    counts, failed = Counter[tuple[str, str]](), Counter[str]()
+    for folder in folders:
+        found, violated = json.loads((folder / "counts.json").read_text())
+        counts.update({tuple(key): count for key, count in found})
+        failed.update(violated)
+    print("| command |", " | ".join(FAULTS), "| cases | violations |")
+    print("| --- |", "---: | " * (len(FAULTS) + 2))
     for name in names:
-        kills = sum(count for (one, fault), count in counts.items() if one == name and fault.startswith("kill"))
-        total = sum(count for (one, _), count in counts.items() if one == name)
-        print(f"{name}: {kills} kills, {total - kills} faults")
-    print(f"{len(cases)} cases, {failed} with violations, {time.monotonic() - started:.0f} s")
-    return 1 if failed else 0
+        each = [counts[name, fault] for fault in FAULTS]
+        print("|", " | ".join(map(str, [f"`{name}`", *each, sum(each), failed[name]])), "|")
+    kills = sum(count for (_, fault), count in counts.items() if fault.startswith("kill"))
+    print(f"{counts.total()} cases, {failed.total()} with violations; {kills} were kills")
+    return failed.total()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with its share of the cases")
+    parser.add_argument("--only", nargs="*", default=list(SCENARIOS), help="commands")
+    parser.add_argument("--case", nargs=3, metavar=("COMMAND", "FAULT", "NUMBER"), help="one case again")
+    parser.add_argument("--into", type=Path, help="a folder to work in, kept; otherwise a temporary one")
+    asked = parser.parse_args()
+    if "LD_PRELOAD" in os.environ:
+        warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)  # of threads, which the children do not use
+        return tortured(asked, asked.into)
+    started, jobs = time.monotonic(), 1 if asked.case else asked.jobs
+    with tempfile.TemporaryDirectory(prefix="torture-") as temporary:
+        library, work = Path(temporary) / "faults.so", asked.into or Path(temporary)
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, HERE / "faults.c", "-ldl"], check=True)
+        settings = {"LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        processes, folders = [], []
+        for number in range(jobs):
+            folders.append(work / str(number))
+            place = Path(temporary) / f"tmp-{number}"
+            place.mkdir()
+            share = asked.cases // jobs + (number < asked.cases % jobs)
+            words = ["--seed", asked.seed + number, "--cases", share, "--into", folders[-1]]  # the last of each counts
+            command = [sys.executable, __file__, *sys.argv[1:], *map(str, words)]
+            processes.append(subprocess.Popen(command, env={**os.environ, **settings, "TMPDIR": str(place)}))
+        broken = sum(process.wait() != 0 for process in processes)
+        done = [folder for folder in folders if (folder / "counts.json").is_file()]
+        failed = table([asked.case[0]] if asked.case else asked.only, done)
+    print(f"{time.monotonic() - started:.0f} s in {jobs} processes, seeds {asked.seed} to {asked.seed + jobs - 1}")
+    if broken:
+        print(f"{broken} of them did not come to their end")
+    return 1 if failed or broken else 0
 
 
 if __name__ == "__main__":

@@ -250,6 +250,23 @@ def test_lazy_training_equals_adam_of_every_row_at_every_step(decay, tables, tab
                     np.testing.assert_allclose(vector, expected[i, row], rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("tables", ["lazy", "dense"])
+def test_rows_decay_as_under_torchs_adamw_and_other_weights_do_not(tables) -> None:
+    model, other = Tiny(), Tiny()
+    rates = {"learning_rate": 0.05, "table_learning_rate": 0.02, "table_decay": 0.5}
+    optimizer = Optimizer(model, TrainingSettings(tables=tables, clip_norm=0.0, average_decay=0.0, **rates))
+    rows = {"params": [other.embedding.weight], "lr": 0.02, "weight_decay": 0.5}
+    adam = torch.optim.AdamW([{"params": [other.weight]}, rows], lr=0.05, weight_decay=0.0)
+    for features, target in batches(40):
+        optimizer.step((model(features) - target).square().mean())
+        adam.zero_grad()
+        (other(features) - target).square().mean().backward()
+        adam.step()
+    with optimizer.using(averaged=False):
+        torch.testing.assert_close(model.weight, other.weight, rtol=0, atol=1e-8)
+        torch.testing.assert_close(model.embedding.weight, other.embedding.weight, rtol=0, atol=1e-8)
+
+
 def test_a_step_that_reads_a_single_row_keeps_its_moments() -> None:
     table = LazyTable(torch.zeros(3, 2), rule(0.9))
     touched = table.read(torch.tensor([1]), 0)

@@ -31,6 +31,12 @@ def test_a_row_of_weight_three_counts_as_three_rows() -> None:
     torch.testing.assert_close(weighted, repeated)
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_only_the_proportions_of_weights_count(scale: float) -> None:
+    logits, labels, weights = torch.randn(3), torch.tensor([1.0, 0.0, 1.0]), torch.tensor([0.3, 0.1, 0.5])
+    torch.testing.assert_close(LogLoss()(logits, labels, weights * scale), LogLoss()(logits, labels, weights))
+
+
 def test_rows_of_no_weight_give_no_loss() -> None:
     assert LogLoss()(torch.ones(2), torch.ones(2), torch.zeros(2)).item() == 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -116,3 +118,11 @@ def test_scheduled_steps_equal_torchs(schedule: str) -> None:
         adam.step()
         scheduler.step()
     np.testing.assert_allclose(flat(ours), flat(theirs), rtol=0, atol=1e-8)
+
+
+def test_behind_its_last_step_a_schedule_stays_where_it_ended() -> None:
+    settings = TrainingSettings(learning_rate=0.1, schedule="cosine", table_decay=0.5, average_decay=0.8)
+    rule, end = UpdateRule(settings, total_steps=50), (1 + math.cos(math.pi * 49 / 50)) / 2
+    assert rule.factor(50) == rule.factor(10**7) == pytest.approx(end)
+    expected = [math.log(0.9), math.log(0.999), math.log(0.8), math.log(1 - 0.1 * 0.5 * end), 0.8]
+    assert rule.on(torch.device("cpu")).numbers.tolist() == pytest.approx(expected, rel=1e-12)

@@ -149,7 +149,8 @@ def onnx_answers(graph: Path, threads: int) -> Callable[[EncodedRows], Answers]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3  # errors only
     try:
-        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        providers = ["CPUExecutionProvider"]  # without another try, which would be told on standard output
+        session = onnxruntime.InferenceSession(graph, options, providers=providers, enable_fallback=False)
     except Exception as error:  # of many kinds, none of them public
         raise BundleError(f"{graph} must be a graph that onnxruntime runs; {error}", hint=EXPORT_AGAIN) from None
     names = {node.name for node in session.get_inputs()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 import threading
 import time
@@ -101,6 +103,13 @@ def test_a_compressed_body_is_refused(client) -> None:
     assert client.post("/score", content=b"", headers={"content-encoding": "gzip"}).status_code == 415
 
 
+@pytest.mark.parametrize("method", ["get", "put", "delete", "patch"])
+def test_another_method_is_refused_with_those_that_there_are(client, method) -> None:
+    answer = getattr(client, method)("/rank")
+    assert answer.status_code == 405 and answer.headers["allow"] == "POST"
+    assert answer.json() == {"error": "This path takes POST."}
+
+
 HOSTILE = [
     b"",
     b"\xff\xfe",
@@ -175,6 +184,63 @@ def listening(served, run, monkeypatch):
         yield bound.getsockname()
         server.should_exit = True
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"GET /", b"y" * 50_000),
+        (b"GET / HTTP/1.1\r\nX-", b"y" * 50_000),
+        (b"GET / HTTP/1.1\r\nX: ", b"y" * 50_000),
+        (b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 8_000),
+    ],
+    ids=["path", "name", "value", "lines"],
+)
+def test_a_head_without_end_is_refused_while_it_is_small(listening, start, more) -> None:
+    with socket.create_connection(listening, timeout=10) as connection:
+        connection.sendall(start)
+        pieces = 0
+        while not select.select([connection], [], [], 0.02)[0]:
+            connection.sendall(more)
+            pieces += 1
+            assert pieces < 10
+        got = connection.recv(1000)
+    assert got.startswith(b"HTTP/1.1 431") and b"connection: close" in got
+    assert list(orjson.loads(got.partition(b"\r\n\r\n")[2])) == ["error"]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/9.9\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\n\r\n"]
+)
+def test_what_is_no_http_gets_an_error_in_json(listening, sent) -> None:
+    with socket.create_connection(listening, timeout=10) as connection:
+        connection.sendall(sent)
+        head, _, body = connection.recv(1000).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and list(orjson.loads(body)) == ["error"]
+
+
+def test_a_client_that_leaves_without_reading_its_answers_is_no_error_of_the_server(listening, capfd) -> None:
+    with socket.create_connection(listening, timeout=10) as connection:
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1500)
+        time.sleep(0.5)  # the answers fill what the system holds for a client, and the server waits
+    time.sleep(1)
+    with socket.create_connection(listening, timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    num_tracebacks = capfd.readouterr().err.count("traceback")
+    assert num_tracebacks == 0
+
+
+def test_a_client_that_does_not_take_its_answers_is_not_waited_for(listening) -> None:
+    with socket.create_connection(listening, timeout=10) as connection:
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1500)
+        time.sleep(2)
+        got = bytearray()
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(1 << 20):
+                got += part
+    num_answers = got.count(b"HTTP/1.1 200")
+    assert 0 < num_answers < 1500
 
 
 @pytest.mark.parametrize(

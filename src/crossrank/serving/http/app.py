@@ -94,7 +94,7 @@ class App:
         if scope.get("path") == "/score" and scope["method"] == "POST":  # by far the most frequent: the shortest way
             await answer(send, 200, await self.score(scope, receive), {})
         else:
-            await self._others(scope, receive, send)
+            await self._others({**scope, "app": self}, receive, send)  # with an app a wrong method is an exception
 
     async def score(self, scope: Scope, receive: Receive) -> dict[str, Any]:
         content = json_of(await self.bodies.read(scope, receive))

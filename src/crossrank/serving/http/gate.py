@@ -8,6 +8,7 @@ import traceback
 from typing import Any
 
 import orjson
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crossrank.errors import CrossRankError
@@ -95,6 +96,9 @@ def describe(error: Exception) -> tuple[int, dict[str, str], dict[str, str]]:
     headers: dict[str, str] = {}
     if isinstance(error, RefusedError):
         status, message, hint, headers = error.status, str(error), "", error.headers
+    elif isinstance(error, HTTPException):
+        status, headers = error.status_code, dict(error.headers or {})
+        message, hint = f"This path takes {headers.get('Allow', 'no such request')}.", ""
     elif isinstance(error, BusyError):
         status, message, hint = 503, "Too many rows are waiting.", "Send again a little later."
         headers = {"Retry-After": "1"}
