@@ -26,11 +26,12 @@ class FirstOut:
         layers: list[Any] = list(deep.layers)
         self.weight: Tensor = layers[0].weight if layers else head[None]  # (H, D)
         self.bias: Tensor = layers[0].bias if layers else head.new_zeros(1)
-        self.is_last, self.activation, self.head, self.precision = not layers, deep.activation, head, precision
+        self.is_last, self.head, self.precision = not layers, head, precision
+        self.activation = torch.relu_ if deep.activation is F.relu else deep.activation
         self.others = copy.deepcopy(deep.layers[1:]).to(precision)
 
     def rest(self, hidden: Tensor) -> Tensor:
-        """From what the first map makes: (..., H) -> (...)"""
+        """From what the first map makes, which may be written over: (..., H) -> (...)"""
         if self.is_last:
             return hidden[..., 0]
         hidden = self.activation(hidden).to(self.precision)
