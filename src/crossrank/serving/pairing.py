@@ -57,7 +57,7 @@ class KnownItems:
         return KnownItems(rows, self.cells[places])
 
     def slice(self, start: int, stop: int) -> KnownItems:
-        return KnownItems(self.rows[start:stop], self.cells[start:stop])
+        return self if start == 0 and stop >= len(self) else KnownItems(self.rows[start:stop], self.cells[start:stop])
 
     @classmethod
     def joined(cls, parts: Sequence[KnownItems]) -> KnownItems:
@@ -203,7 +203,8 @@ class Pairing:
 
         def score(start: int) -> Tensor:
             part = known.slice(start, start + at_once)
-            items = torch.split(part.rows.to(dtype), widths, dim=1)
+            rows = part.rows.to(dtype)
+            items = torch.split(rows, widths, dim=1) if len(widths) > 1 else [rows]
             cells = [np.stack([find(own) for find in each]) for each, own in zip(finders, part.cells.T, strict=True)]
             found = [
                 member.split.logits(request, rows, member.crossed(cells))

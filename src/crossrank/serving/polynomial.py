@@ -96,15 +96,7 @@ def dots(rows: Tensor, others: Tensor) -> Tensor:
     return torch.from_numpy(np.vecdot(rows.numpy(), others.numpy()))
 
 
-def dots_of_each(rows: Tensor, others: Tensor) -> Tensor:
-    """The inner products of each request's vector with its rows, or the rows of all.
-
-    Shape: rows (B or 1, N, P), others (B, P) -> (B, N).
-    """
-    return others @ rows[0].T if len(rows) == 1 < len(others) else dots(rows, others[:, None])
-
-
-def read(matrix: Array, vectors: Array) -> Array:
+def matvecs(matrix: Array, vectors: Array) -> Array:
     """What a matrix makes of each vector: (P, C), (B, C) -> (B, P).
 
     Of one vector by numpy, row by row in the caller's thread, which reads a large matrix at the speed of the memory.
@@ -112,6 +104,16 @@ def read(matrix: Array, vectors: Array) -> Array:
     if len(vectors) == 1:
         return np.vecdot(matrix, vectors[:, None])
     return (torch.from_numpy(vectors) @ torch.from_numpy(matrix).T).numpy()
+
+
+def dots_of_each(rows: Tensor, others: Tensor) -> Tensor:
+    """The inner products of each request's vector with its rows, or the rows of all.
+
+    Shape: rows (B or 1, N, P), others (B, P) -> (B, N).
+    """
+    if len(rows) == 1:
+        return torch.from_numpy(matvecs(rows[0].numpy(), others.numpy()))
+    return dots(rows, others[:, None])
 
 
 def bilinear(t: Tensor, middle: Tensor, s: Tensor) -> Tensor:
@@ -201,15 +203,15 @@ class Polynomial:
     def parts(self, c: Array) -> Parts:
         """(B, C) -> what does not depend on the item"""
         (stop_p, stop_g), width = self.ends, c.shape[1]
-        found = read(self.of_c, c)  # (B, R or D, R' or D, and 1)
+        found = matvecs(self.of_c, c)  # (B, R or D, R' or D, and 1)
         projected, pulled = found[:, :stop_p], found[:, stop_p:stop_g]
-        p = self.least_p + (read(self.up, projected) if self.narrow_p else projected)  # (B, D)
-        g = self.least_g + (read(self.down, pulled) if self.narrow_g else pulled)  # (B, D)
+        p = self.least_p + (matvecs(self.up, projected) if self.narrow_p else projected)  # (B, D)
+        g = self.least_g + (matvecs(self.down, pulled) if self.narrow_g else pulled)  # (B, D)
         cp, cg = c * p[:, :width], c * g[:, :width]
         constant = found[:, -1] + np.vecdot(cg, p[:, :width])
         a, b = self.a_context.numpy(), self.b_context.numpy()
         middle = torch.from_numpy(b * c[:, None]) @ self.a_context.T if self.has_middle else None  # (B, T, S)
-        return Parts(constant, p[:, width:], g[:, width:], projected, pulled, read(a, cg), read(b, cp), middle)
+        return Parts(constant, p[:, width:], g[:, width:], projected, pulled, matvecs(a, cg), matvecs(b, cp), middle)
 
     def request(self, c: Tensor) -> _Request:
         parts = self.parts(c.numpy())

@@ -57,7 +57,8 @@ class Separable:
     def request(self, c: Tensor) -> _Request:
         context, reads = c, []
         for layer in self.layers:
-            read, of_item = F.linear(context, layer.of_context, layer.bias).tensor_split([self.num_context], dim=1)
+            every = dots_of_each(layer.of_context[None], context) + layer.bias
+            read, of_item = every.tensor_split([self.num_context], dim=1)
             reads.append(of_item)
             context = torch.addcmul(layer.residual * context, c, read)
         return _Request(context, reads)
@@ -97,13 +98,13 @@ class SeparableStacked:
     def request(self, c: Tensor) -> tuple[list[_Request], Tensor]:
         requests = [one.request(c) for one in self.networks]
         context = torch.cat([one.context for one in requests], dim=1)
-        return requests, F.linear(context, self.of_context, self.deep.bias)
+        return requests, dots_of_each(self.of_context[None], context) + self.deep.bias
 
     def logits(self, request: tuple[list[_Request], Tensor], v: Tensor, known: Tensor) -> Tensor:
         requests, shared = request
         each: Any = zip(self.networks, requests, known.chunk(len(requests), dim=-1), strict=True)
         crossed = torch.cat([one.crossed(state, v, q, len(one.layers)) for one, state, q in each], dim=-1)
-        return self.deep.rest(F.linear(crossed, self.of_item) + shared[:, None])
+        return self.deep.rest(F.linear(crossed, self.of_item).add_(shared[:, None]))
 
 
 def is_separable(network: CrossNetwork, sides: Sides) -> bool:

@@ -102,7 +102,8 @@ class Split:
         states = [term.request(c) for term in self.terms]
         if not self.inner_products:
             return _Shared(constant, states)
-        constant = constant + sum(state.constant[:, None] for state in states)
+        for state in states:
+            constant = constant + state.constant[:, None]
         if len(states) + self._linear == 1:
             return _Shared(constant, states, states[0].phi)
         of_v, of_known = zip(*(state.phi.tensor_split([self.widths[0]], dim=1) for state in states), strict=True)
@@ -113,10 +114,10 @@ class Split:
         """B requests, the rows of items, (N, Σ widths), and z where there is any, (B, N, Z) -> (B, N)"""
         if request.phi is not None:
             v, *parts, _ = torch.split(items, self.widths, dim=1)
-            each = zip(self.inner_products, request.states, parts, strict=True)
-            return self.flat(request, items) + sum(
-                term.cubic(state.middle, v[None], part[None]) for term, state, part in each
-            )
+            logits = self.flat(request, items)
+            for term, state, part in zip(self.inner_products, request.states, parts, strict=True):
+                logits += term.cubic(state.middle, v[None], part[None])
+            return logits
         v, known, linear = torch.split(items[None], [self.widths[0], sum(self.widths[1:-1]), self._linear], dim=2)
         if crossed is not None:
             known = known + crossed @ self.of_crossed
