@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import DeepNetwork
-from crossrank.serving.polynomial import Sides, dots_of_each
+from crossrank.serving.polynomial import Dense, Sides, dots_of_each
 
 
 class FirstOut:
@@ -28,24 +27,16 @@ class FirstOut:
         self.bias: Tensor = layers[0].bias if layers else head.new_zeros(1)
         self.is_last, self.head, self.precision = not layers, head, precision
         self.activation = torch.relu_ if deep.activation is F.relu else deep.activation
-        self.others = [_dense(layer.weight.to(precision), layer.bias.to(precision)) for layer in layers[1:]]
+        self.others = [(Dense(one.weight.to(precision)), one.bias.to(precision)) for one in layers[1:]]
 
     def rest(self, hidden: Tensor) -> Tensor:
         """From what the first map makes, which may be written over: (..., H) -> (...)"""
         if self.is_last:
             return hidden[..., 0]
-        hidden = self.activation(hidden).to(self.precision)
-        for layer in self.others:
-            hidden = self.activation(layer(hidden))
-        return hidden.to(self.head.dtype) @ self.head
-
-
-def _dense(weight: Tensor, bias: Tensor) -> Callable[[Tensor], Tensor]:
-    """``W h + b``; of float32 by oneDNN with W laid out for it, a tenth faster than by what torch takes of itself."""
-    if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        return lambda hidden: torch.ops.mkldnn._linear_pointwise(hidden, packed, bias, "none", [], "")
-    return lambda hidden: F.linear(hidden, weight, bias)
+        hidden = self.activation(hidden)
+        for dense, bias in self.others:
+            hidden = self.activation(dense(hidden.to(self.precision), bias).to(self.head.dtype))
+        return hidden @ self.head
 
 
 class Deep:

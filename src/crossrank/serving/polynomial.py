@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -78,6 +79,23 @@ class Affine(NamedTuple):
     def shift(self) -> Tensor:
         """β, what x0 is multiplied with besides W xl in the first layer."""
         return self.bias + self.residual
+
+
+class Dense:
+    """``W x + b`` of many rows: (..., P) -> (..., Q).
+
+    Of float32 by oneDNN, for which W is laid out before: about a tenth faster than what torch takes of itself.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self.packed = weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self.packed else weight
+
+    def __call__(self, rows: Tensor, bias: Tensor | None = None) -> Tensor:
+        if not self.packed:
+            return F.linear(rows, self.weight, bias)
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, bias, "none", [], "")
+        return found
 
 
 def thin(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -169,6 +187,7 @@ class Polynomial:
         self.b, self.to_t = thin(second.down.T, (second.up[item] * head[item, None]).T)
         self.a_context, self.b_context = (one[context].T.contiguous() for one in (self.a, self.b))  # (S, C), (T, C)
         self.has_middle = bool(self.a_context.any() and self.b_context.any())
+        self.to_middle = Dense(self.a_context)
         self.narrow_p, self.narrow_g = first.up.shape[1] < len(item), second.down.shape[0] < len(item)
         # What makes p and g of c, the context's elements before the item's, and (w ⊙ b1)·c: in one step through a
         # matrix whose rows are read once, or through a narrow layer in two.
@@ -210,7 +229,7 @@ class Polynomial:
         cp, cg = c * p[:, :width], c * g[:, :width]
         constant = found[:, -1] + np.vecdot(cg, p[:, :width])
         a, b = self.a_context.numpy(), self.b_context.numpy()
-        middle = torch.from_numpy(b * c[:, None]) @ self.a_context.T if self.has_middle else None  # (B, T, S)
+        middle = self.to_middle(torch.from_numpy(b * c[:, None])) if self.has_middle else None  # (B, T, S)
         return Parts(constant, p[:, width:], g[:, width:], projected, pulled, matvecs(a, cg), matvecs(b, cp), middle)
 
     def request(self, c: Tensor) -> _Request:

@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.polynomial import Affine, Sides, dots_of_each
+from crossrank.serving.polynomial import Affine, Dense, Sides, dots_of_each
 
 
 class _Layer(NamedTuple):
@@ -90,7 +89,8 @@ class SeparableStacked:
         self.networks = [Separable(network, None, sides) for network in networks]
         self.deep = FirstOut(deep, head, precision)
         each = self.deep.weight.chunk(len(networks), dim=1)  # (H, D) each
-        self.of_context, self.of_item = (torch.cat([one[:, part] for one in each], dim=1) for part in sides)
+        self.of_context, of_item = (torch.cat([one[:, part] for one in each], dim=1) for part in sides)
+        self.of_item = Dense(of_item)
 
     def item(self, v: Tensor) -> Tensor:
         return torch.cat([one.item(v) for one in self.networks], dim=1)
@@ -104,7 +104,8 @@ class SeparableStacked:
         requests, shared = request
         each: Any = zip(self.networks, requests, known.chunk(len(requests), dim=-1), strict=True)
         crossed = torch.cat([one.crossed(state, v, q, len(one.layers)) for one, state, q in each], dim=-1)
-        return self.deep.rest(F.linear(crossed, self.of_item).add_(shared[:, None]))
+        first = self.of_item(crossed, shared[0]) if len(shared) == 1 else self.of_item(crossed) + shared[:, None]
+        return self.deep.rest(first)
 
 
 def is_separable(network: CrossNetwork, sides: Sides) -> bool:
