@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import DeepNetwork
-from crossrank.serving.polynomial import Dense, Sides, dots_of_each
+from crossrank.serving.polynomial import Sides
+from crossrank.serving.products import Dense, dots, dots_of_each
 
 
 class FirstOut:
@@ -36,7 +37,7 @@ class FirstOut:
         hidden = self.activation(hidden)
         for dense, bias in self.others:
             hidden = self.activation(dense(hidden.to(self.precision), bias).to(self.head.dtype))
-        return hidden @ self.head
+        return dots(hidden, self.head)
 
 
 class Deep:

@@ -17,19 +17,14 @@ Each term is a product of something of the request with something of the item, s
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork
-
-Array: TypeAlias = NDArray[Any]
-NARROW = 4096  # numbers of M(c) from which torch's product is the faster one
-PIECE = 256  # rows
+from crossrank.serving.products import NARROW, Array, Dense, bilinear, dots, dots_of_each, matvecs
 
 
 class Sides(NamedTuple):
@@ -81,73 +76,12 @@ class Affine(NamedTuple):
         return self.bias + self.residual
 
 
-class Dense:
-    """``W x + b`` of many rows: (..., P) -> (..., Q).
-
-    Of float32 by oneDNN, for which W is laid out before: about a tenth faster than what torch takes of itself.
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        self.packed = weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self.packed else weight
-
-    def __call__(self, rows: Tensor, bias: Tensor | None = None) -> Tensor:
-        if not self.packed:
-            return F.linear(rows, self.weight, bias)
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.weight, bias, "none", [], "")
-        return found
-
-
 def thin(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor | None]:
     """``up @ down`` as a product through the narrower of the two inner widths: (D, R), (R, I) -> the same, or W, None.
 
     None stands for the identity.
     """
     return (up, down) if down.shape[0] < down.shape[1] else (up @ down, None)
-
-
-def dots(rows: Tensor, others: Tensor) -> Tensor:
-    """The inner product of each row with the one beside it: (..., P), (..., P) -> (...).
-
-    By numpy, which reads long tables at the speed of the memory; torch's product needs two to three times as long.
-    """
-    return torch.from_numpy(np.vecdot(rows.numpy(), others.numpy()))
-
-
-def matvecs(matrix: Array, vectors: Array) -> Array:
-    """What a matrix makes of each vector: (P, C), (B, C) -> (B, P).
-
-    Of one vector by numpy, row by row in the caller's thread, which reads a large matrix at the speed of the memory.
-    """
-    if len(vectors) == 1:
-        return np.vecdot(matrix, vectors[:, None])
-    return (torch.from_numpy(vectors) @ torch.from_numpy(matrix).T).numpy()
-
-
-def dots_of_each(rows: Tensor, others: Tensor) -> Tensor:
-    """The inner products of each request's vector with its rows, or the rows of all.
-
-    Shape: rows (B or 1, N, P), others (B, P) -> (B, N).
-    """
-    if len(rows) == 1:
-        return torch.from_numpy(matvecs(rows[0].numpy(), others.numpy()))
-    return dots(rows, others[:, None])
-
-
-def bilinear(t: Tensor, middle: Tensor, s: Tensor) -> Tensor:
-    """``tᵀ M s`` of each request and row: (B or 1, N, T), (B, T, S), (B or 1, N, S) -> (B, N)."""
-    if len(t) == len(middle) > 1:
-        return dots(torch.bmm(t, middle), s)
-    if len(middle) > 1:
-        every = (t[0] @ middle.movedim(1, 0).flatten(1)).reshape(t.shape[1], *middle.shape[::2])  # (N, B, S)
-        return dots(every, s[0, :, None]).T
-    if middle[0].numel() > NARROW:
-        return dots(t[0] @ middle[0], s[0])[None]
-    # In pieces that numpy's library multiplies without threads of its own, so that ours do not wait for them.
-    left, right, count = t[0].numpy(), middle[0].numpy(), t.shape[1] // PIECE
-    pieces = left[: count * PIECE].reshape(count, PIECE, left.shape[1]) @ right  # (count, PIECE, S)
-    joined = np.concatenate([pieces.reshape(count * PIECE, right.shape[1]), left[count * PIECE :] @ right])
-    return dots(torch.from_numpy(joined), s[0])[None]
 
 
 class Parts(NamedTuple):
@@ -247,7 +181,7 @@ class Polynomial:
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         of_v, of_known = torch.tensor_split(request.phi, [v.shape[-1]], dim=1)
         flat = dots_of_each(v, of_v) + dots_of_each(known, of_known) + request.constant[:, None]
-        return flat + self.cubic(request.middle, v, known)
+        return flat + self.cubic(request.middle, v[0], known[0])
 
     def cubic(self, middle: Tensor | None, v: Tensor, known: Tensor) -> Tensor:
         """tᵀ M(c) s, what is no product of a vector of the request with the item's row: (B, N)."""

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.polynomial import Affine, Dense, Sides, dots_of_each
+from crossrank.serving.polynomial import Affine, Sides
+from crossrank.serving.products import Dense, dots_of_each
 
 
 class _Layer(NamedTuple):

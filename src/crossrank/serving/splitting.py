@@ -32,7 +32,8 @@ from torch import Tensor
 from crossrank.models.base import Terms
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.deep_terms import Deep
-from crossrank.serving.polynomial import Affine, Polynomial, Sides, Unexpanded, dots_of_each, thin
+from crossrank.serving.polynomial import Affine, Polynomial, Sides, Unexpanded, thin
+from crossrank.serving.products import dots_of_each
 from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 
@@ -113,11 +114,11 @@ class Split:
     def logits(self, request: _Shared, items: Tensor, crossed: Tensor | None = None) -> Tensor:
         """B requests, the rows of items, (N, Σ widths), and z where there is any, (B, N, Z) -> (B, N)"""
         if request.phi is not None:
-            v, *parts, _ = torch.split(items, self.widths, dim=1)
-            logits = self.flat(request, items)
-            for term, state, part in zip(self.inner_products, request.states, parts, strict=True):
-                logits += term.cubic(state.middle, v[None], part[None])
-            return logits
+            own, *rest, _ = torch.split(items, self.widths, dim=1)
+            whole = self.flat(request, items)
+            for product, state, part in zip(self.inner_products, request.states, rest, strict=True):
+                whole += product.cubic(state.middle, own, part)
+            return whole
         v, known, linear = torch.split(items[None], [self.widths[0], sum(self.widths[1:-1]), self._linear], dim=2)
         if crossed is not None:
             known = known + crossed @ self.of_crossed
