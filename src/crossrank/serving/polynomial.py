@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork
-from crossrank.serving.products import NARROW, Array, Dense, bilinear, dots, dots_of_each, matvecs
+from crossrank.serving.products import NARROW, Array, Dense, bilinear, dots, dots_of_each, matvecs, threads_for
 
 
 class Sides(NamedTuple):
@@ -162,9 +162,12 @@ class Polynomial:
         g = self.least_g + (matvecs(self.down, pulled) if self.narrow_g else pulled)  # (B, D)
         cp, cg = c * p[:, :width], c * g[:, :width]
         constant = found[:, -1] + np.vecdot(cg, p[:, :width])
-        a, b = self.a_context.numpy(), self.b_context.numpy()
-        middle = self.to_middle(torch.from_numpy(b * c[:, None])) if self.has_middle else None  # (B, T, S)
-        return Parts(constant, p[:, width:], g[:, width:], projected, pulled, matvecs(a, cg), matvecs(b, cp), middle)
+        of_s, of_t = matvecs(self.a_context.numpy(), cg), matvecs(self.b_context.numpy(), cp)
+        middle = None
+        if self.has_middle:
+            with threads_for(of_s.size * self.b_context.numel()):
+                middle = self.to_middle(self.b_context * torch.from_numpy(c)[:, None])  # (B, T, S)
+        return Parts(constant, p[:, width:], g[:, width:], projected, pulled, of_s, of_t, middle)
 
     def request(self, c: Tensor) -> _Request:
         parts = self.parts(c.numpy())
