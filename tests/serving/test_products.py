@@ -8,6 +8,7 @@ import torch
 from untrained import Untrained
 
 from crossrank.nn import FeatureEmbedding
+from crossrank.serving import products
 from crossrank.serving.lookup import Lookup
 from crossrank.serving.pairing import KnownItems
 from crossrank.serving.products import SMALL, Dense, bilinear, dots_of_each, matvecs, threads_for
@@ -35,11 +36,14 @@ def test_few_products_take_the_caller_s_thread_and_many_take_all(two_threads) ->
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("shape", [(0, 5), (1, 5), (7, 5), (3, 7, 5)], ids=str)
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(("dtype", "most"), [("float64", 1e-12), ("float32", 1e-5), ("bfloat16", 0.1)])
 @torch.no_grad()
-def test_a_dense_layer_is_the_plain_product(shape, with_bias, dtype, most) -> None:
+def test_a_dense_layer_is_the_plain_product(shape, with_bias, dtype, most, few, monkeypatch) -> None:
+    if not few:
+        monkeypatch.setattr(products, "SMALL", -1)
     torch.manual_seed(0)
     rows, weight, bias = (torch.randn(size).to(getattr(torch, dtype)) for size in (shape, (4, 5), (4,)))
     expected = rows.double() @ weight.double().T + (bias.double() if with_bias else 0)
