@@ -214,19 +214,22 @@ class Encoder:
         for position, row in enumerate(rows, 1):
             check_columns(self.schema.inputs, row, f"row {position:,}")
         rows = rows_with_derived(rows, self.schema)
-        lookups = [(column.name, self.vocabularies[column.name].id_of) for column in self.schema.categorical]
-        ids = [[id_of(text_of_value(row[name])) for name, id_of in lookups] for row in rows]
+        ids = [[id_of(text_of_value(row[name])) for name, id_of in self._lookups] for row in rows]
         bags: list[NumpyBag] = []
         for column in self.schema.multivalent:
             id_of = self.vocabularies[column.name].id_of
             cells = [[id_of(text) for text in pieces_of_value(row[column.name], column.separator)] for row in rows]
             bag_ids = np.fromiter(chain.from_iterable(cells), np.uint32)
             bags.append((bag_ids, offsets_of(np.array([len(cell) for cell in cells], np.int64))))
-        categorical = np.array(ids, np.uint32).reshape(len(rows), len(lookups))
+        categorical = np.array(ids, np.uint32).reshape(len(rows), len(self._lookups))
         value_ids, floats = self._number_slots(numbers_of_rows(rows, self.schema.numeric))
         if value_ids:
             categorical = np.concatenate([categorical, *(column[:, None] for column in value_ids)], axis=1)
         return self.add_cells(EncodedRows(categorical, floats, tuple(bags)))
+
+    @cached_property
+    def _lookups(self) -> list[tuple[str, Callable[[str | None], int]]]:
+        return [(column.name, self.vocabularies[column.name].id_of) for column in self.schema.categorical]
 
     @cached_property
     def scaling(self) -> Scaling:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from crossrank.config import setting
@@ -42,7 +43,7 @@ class TableColumn:
         """The column of the table that it is read from."""
         return self.name if self.source is None else self.source
 
-    @property
+    @cached_property
     def markers(self) -> frozenset[str]:
         """The texts that count as missing, as they are compared."""
         return frozenset(text.strip().lower() for text in self.missing)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from crossrank.nn import DeepNetwork
 from crossrank.serving.polynomial import Sides
+from crossrank.serving.products import Dense, dots, dots_of_each
 
 
 class FirstOut:
@@ -26,17 +26,18 @@ class FirstOut:
         layers: list[Any] = list(deep.layers)
         self.weight: Tensor = layers[0].weight if layers else head[None]  # (H, D)
         self.bias: Tensor = layers[0].bias if layers else head.new_zeros(1)
-        self.is_last, self.activation, self.head, self.precision = not layers, deep.activation, head, precision
-        self.others = copy.deepcopy(deep.layers[1:]).to(precision)
+        self.is_last, self.head, self.precision = not layers, head, precision
+        self.activation = torch.relu_ if deep.activation is F.relu else deep.activation
+        self.others = [(Dense(one.weight.to(precision)), one.bias.to(precision)) for one in layers[1:]]
 
     def rest(self, hidden: Tensor) -> Tensor:
-        """From what the first map makes: (..., H) -> (...)"""
+        """From what the first map makes, which may be written over: (..., H) -> (...)"""
         if self.is_last:
             return hidden[..., 0]
-        hidden = self.activation(hidden).to(self.precision)
-        for layer in self.others:
-            hidden = self.activation(layer(hidden))
-        return hidden.to(self.head.dtype) @ self.head
+        hidden = self.activation(hidden)
+        for dense, bias in self.others:
+            hidden = self.activation(dense(hidden.to(self.precision), bias).to(self.head.dtype))
+        return dots(hidden, self.head)
 
 
 class Deep:
@@ -45,13 +46,14 @@ class Deep:
     def __init__(self, deep: DeepNetwork, head: Tensor, sides: Sides, precision: torch.dtype) -> None:
         self.deep = FirstOut(deep, head, precision)
         weight = self.deep.weight
-        self.of_context, self.of_item = weight[:, sides.context].contiguous(), weight[:, sides.item].contiguous()
+        self.of_context = weight[:, sides.context].contiguous()
+        self.of_item = weight[:, sides.item].contiguous()
 
     def item(self, v: Tensor) -> Tensor:
         return v @ self.of_item.T  # (N, H)
 
     def request(self, c: Tensor) -> Tensor:
-        return F.linear(c, self.of_context, self.deep.bias)  # (B, H)
+        return dots_of_each(self.of_context[None], c) + self.deep.bias  # (B, H)
 
     def logits(self, request: Tensor, v: Tensor, known: Tensor) -> Tensor:
         return self.deep.rest(known + request[:, None])

@@ -21,13 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork
-
-NARROW = 4096  # numbers of M(c) from which torch's product is the faster one
-PIECE = 256  # rows
+from crossrank.serving.products import NARROW, Array, Dense, bilinear, dots, dots_of_each, matvecs, threads_for
 
 
 class Sides(NamedTuple):
@@ -87,48 +84,16 @@ def thin(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor | None]:
     return (up, down) if down.shape[0] < down.shape[1] else (up @ down, None)
 
 
-def dots(rows: Tensor, others: Tensor) -> Tensor:
-    """The inner product of each row with the one beside it: (..., P), (..., P) -> (...).
-
-    By numpy, which reads long tables at the speed of the memory; torch's product needs two to three times as long.
-    """
-    return torch.from_numpy(np.vecdot(rows.numpy(), others.numpy()))
-
-
-def dots_of_each(rows: Tensor, others: Tensor) -> Tensor:
-    """The inner products of each request's vector with its rows, or the rows of all.
-
-    Shape: rows (B or 1, N, P), others (B, P) -> (B, N).
-    """
-    return others @ rows[0].T if len(rows) == 1 < len(others) else dots(rows, others[:, None])
-
-
-def bilinear(t: Tensor, middle: Tensor, s: Tensor) -> Tensor:
-    """``tᵀ M s`` of each request and row: (B or 1, N, T), (B, T, S), (B or 1, N, S) -> (B, N)."""
-    if len(t) == len(middle) > 1:
-        return dots(torch.bmm(t, middle), s)
-    if len(middle) > 1:
-        every = (t[0] @ middle.movedim(1, 0).flatten(1)).reshape(t.shape[1], *middle.shape[::2])  # (N, B, S)
-        return dots(every, s[0, :, None]).T
-    if middle[0].numel() > NARROW:
-        return dots(t @ middle, s)
-    # In pieces that numpy's library multiplies without threads of its own, so that ours do not wait for them.
-    left, right, count = t[0].numpy(), middle[0].numpy(), t.shape[1] // PIECE
-    pieces = left[: count * PIECE].reshape(count, PIECE, left.shape[1]) @ right  # (count, PIECE, S)
-    joined = np.concatenate([pieces.reshape(count * PIECE, right.shape[1]), left[count * PIECE :] @ right])
-    return dots(torch.from_numpy(joined), s[0])[None]
-
-
 class Parts(NamedTuple):
     """What is known of B requests before any item; p and g as the head of this file has them."""
 
-    constant: Tensor  # (B,), a(c)
-    p: Tensor  # (B, I), the item's elements
-    g: Tensor  # (B, I)
-    projected: Tensor  # (B, R), what p is made of where the layer is narrow
-    pulled: Tensor  # (B, R'), and g
-    of_s: Tensor  # (B, S)
-    of_t: Tensor  # (B, T)
+    constant: Array  # (B,), a(c)
+    p: Array  # (B, I), the item's elements
+    g: Array  # (B, I)
+    projected: Array  # (B, R), what p is made of where the layer is narrow
+    pulled: Array  # (B, R'), and g
+    of_s: Array  # (B, S)
+    of_t: Array  # (B, T)
     middle: Tensor | None  # (B, T, S), M(c), where it is not zero
 
 
@@ -154,18 +119,21 @@ class Polynomial:
         self.first, self.second, self.head = first, second, head
         self.a, self.to_s = thin(first.up, first.down[:, item])
         self.b, self.to_t = thin(second.down.T, (second.up[item] * head[item, None]).T)
-        self.a_context, self.b_context = self.a[context].contiguous(), self.b[context].contiguous()  # (C, S), (C, T)
+        self.a_context, self.b_context = (one[context].T.contiguous() for one in (self.a, self.b))  # (S, C), (T, C)
         self.has_middle = bool(self.a_context.any() and self.b_context.any())
+        self.to_middle = Dense(self.a_context)
         self.narrow_p, self.narrow_g = first.up.shape[1] < len(item), second.down.shape[0] < len(item)
-        # What makes p of c and g of w ⊙ c, the context's elements before the item's: in two steps through a narrow
-        # layer, else in one.
-        order = torch.cat([context, item])
-        to_p, to_g = first.down[:, context], second.up[context]
-        self.up, self.down = first.up[order], second.down[:, order].contiguous()  # (D, R), (R', D)
-        self.to_p = (to_p if self.narrow_p else self.up @ to_p).contiguous()  # (R, C) or (D, C)
-        self.to_g = (to_g if self.narrow_g else to_g @ self.down).T.contiguous()  # (R', C) or (D, C)
-        self.least_p, self.least_g = first.shift[order], second.residual * head[order]
-        self.weights, self.bias = head[context], head[context] * second.bias[context]
+        # What makes p and g of c, the context's elements before the item's, and (w ⊙ b1)·c: in one step through a
+        # matrix whose rows are read once, or through a narrow layer in two.
+        order, weights = torch.cat([context, item]), head[context]
+        to_p, to_g = first.down[:, context], (weights[:, None] * second.up[context]).T  # (R, C), (R', C)
+        up, down = first.up[order], second.down[:, order].T  # (D, R), (D, R')
+        self.up, self.down = up.contiguous().numpy(), down.contiguous().numpy()
+        to_p, to_g = to_p if self.narrow_p else up @ to_p, to_g if self.narrow_g else down @ to_g
+        self.ends = len(to_p), len(to_p) + len(to_g)
+        of_bias = (weights * second.bias[context])[None]
+        self.of_c = np.concatenate([one.numpy() for one in (to_p, to_g, of_bias)])  # numpy asks for large pages
+        self.least_p, self.least_g = first.shift[order].numpy(), (second.residual * head[order]).numpy()
 
     def item(self, v: Tensor) -> Tensor:
         places, head = self.sides.item, self.head[self.sides.item]
@@ -185,35 +153,38 @@ class Polynomial:
             known.append(v * h)
         return torch.cat([*known, constant[:, None]], dim=1)
 
-    def parts(self, c: Tensor) -> Parts:
+    def parts(self, c: Array) -> Parts:
         """(B, C) -> what does not depend on the item"""
-        projected, pulled = F.linear(c, self.to_p), F.linear(self.weights * c, self.to_g)  # (B, R) or (B, D) each
-        p = self.least_p + (F.linear(projected, self.up) if self.narrow_p else projected)  # (B, D)
-        g = self.least_g + (pulled @ self.down if self.narrow_g else pulled)  # (B, D)
-        (p, p_item), (g, g_item) = (torch.tensor_split(one, [c.shape[1]], dim=1) for one in (p, g))
-        cg = c * g
+        (stop_p, stop_g), width = self.ends, c.shape[1]
+        found = matvecs(self.of_c, c)  # (B, R or D, R' or D, and 1)
+        projected, pulled = found[:, :stop_p], found[:, stop_p:stop_g]
+        p = self.least_p + (matvecs(self.up, projected) if self.narrow_p else projected)  # (B, D)
+        g = self.least_g + (matvecs(self.down, pulled) if self.narrow_g else pulled)  # (B, D)
+        cp, cg = c * p[:, :width], c * g[:, :width]
+        constant = found[:, -1] + np.vecdot(cg, p[:, :width])
+        of_s, of_t = matvecs(self.a_context.numpy(), cg), matvecs(self.b_context.numpy(), cp)
         middle = None
         if self.has_middle:
-            scaled = self.b_context * c[:, :, None]  # (B, C, T)
-            middle = torch.bmm(scaled.mT, self.a_context.expand(len(c), -1, -1))  # (B, T, S)
-        constant, of_s, of_t = (cg * p).sum(dim=1) + c @ self.bias, cg @ self.a_context, (c * p) @ self.b_context
-        return Parts(constant, p_item, g_item, projected, pulled, of_s, of_t, middle)
+            with threads_for(of_s.size * self.b_context.numel()):
+                middle = self.to_middle(self.b_context * torch.from_numpy(c)[:, None])  # (B, T, S)
+        return Parts(constant, p[:, width:], g[:, width:], projected, pulled, of_s, of_t, middle)
 
     def request(self, c: Tensor) -> _Request:
-        parts = self.parts(c)
+        parts = self.parts(c.numpy())
         of_v, phi = parts.g * parts.p, []
         for of_it, to in ((parts.of_s, self.to_s), (parts.of_t, self.to_t)):
-            if to is None:
-                of_v = of_v + of_it if of_it.shape[1] else of_v
-            else:
+            if to is not None:
                 phi.append(of_it)
+            elif of_it.shape[1]:
+                of_v += of_it
         phi += [parts.pulled if self.narrow_g else parts.g, parts.projected if self.narrow_p else parts.p]
-        return _Request(parts.constant, torch.cat([of_v, *phi, c.new_ones(len(c), 1)], dim=1), parts.middle)
+        whole = np.concatenate([of_v, *phi, np.ones_like(of_v, shape=(len(c), 1))], axis=1)
+        return _Request(torch.from_numpy(parts.constant), torch.from_numpy(whole), parts.middle)
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         of_v, of_known = torch.tensor_split(request.phi, [v.shape[-1]], dim=1)
         flat = dots_of_each(v, of_v) + dots_of_each(known, of_known) + request.constant[:, None]
-        return flat + self.cubic(request.middle, v, known)
+        return flat + self.cubic(request.middle, v[0], known[0])
 
     def cubic(self, middle: Tensor | None, v: Tensor, known: Tensor) -> Tensor:
         """tᵀ M(c) s, what is no product of a vector of the request with the item's row: (B, N)."""
@@ -235,7 +206,7 @@ class Polynomial:
     @property
     def by_place(self) -> bool:
         """Whether ``(A s ⊙ B t)[C]`` is shorter than ``t ⊗ s``."""
-        return len(self.a_context) < self.a.shape[1] * self.b.shape[1]
+        return self.a_context.shape[1] < self.a.shape[1] * self.b.shape[1]
 
     def psi(self, v: Tensor, known: Tensor) -> Tensor:
         """An item's vector: (N, I), (N, F) -> (N, P)."""
@@ -243,7 +214,7 @@ class Polynomial:
             return torch.cat([v, known], dim=1)
         s, t = self.s_and_t(v, known)
         if self.by_place:
-            cubic = (s @ self.a_context.T) * (t @ self.b_context.T)  # (N, C)
+            cubic = (s @ self.a_context) * (t @ self.b_context)  # (N, C)
         else:
             cubic = torch.einsum("nt,ns->nts", t, s).flatten(1)  # (N, T S)
         return torch.cat([v, known, cubic], dim=1)
@@ -268,14 +239,14 @@ class Unexpanded(Polynomial):
         return torch.cat([*known, s @ self.a[self.sides.item].T, t @ self.b[self.sides.item].T], dim=1)
 
     def request(self, c: Tensor) -> Parts:  # type: ignore[override]
-        return self.parts(c)
+        return self.parts(c.numpy())
 
     def logits(self, request: Parts, v: Tensor, known: Tensor) -> Tensor:  # type: ignore[override]
         item = self.sides.item
         q, h = known[..., -2 * len(item) :].chunk(2, dim=-1)  # (B, N, I) each
         s, t = self.s_and_t(v, known)
-        products = torch.addcmul(
-            self.head[item] * self.second.bias[item], q + request.p[:, None], h + request.g[:, None]
-        )
-        crossed = dots(v, products) + dots_of_each(s, request.of_s) + dots_of_each(t, request.of_t)
-        return crossed + self.cubic(request.middle, v, known) + request.constant[:, None]
+        *numbers, middle = request
+        constant, p, g, _, _, of_s, of_t = map(torch.from_numpy, numbers)
+        products = torch.addcmul(self.head[item] * self.second.bias[item], q + p[:, None], h + g[:, None])
+        crossed = dots(v, products) + dots_of_each(s, of_s) + dots_of_each(t, of_t)
+        return crossed + self.cubic(middle, v, known) + constant[:, None]

@@ -49,19 +49,16 @@ class Pruning:
         """The places of items that may be among the best k of those allowed, in order."""
         pairing, splits, rows = self.pairing, self.pairing.splits, self.known.rows
         requests = [split.request(c) for split, c in zip(splits, pairing.contexts(context), strict=True)]
-        flat = np.empty(len(rows), requests[0].constant.numpy().dtype)
 
-        def multiply(start: int) -> None:
+        def multiply(start: int) -> Tensor:
             each = zip(splits, requests, self._each(rows[start : start + SCORING_ROWS]), strict=True)
             found = [split.flat(request, one)[0] for split, request, one in each]
-            flat[start : start + SCORING_ROWS] = (
-                torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]
-            ).numpy()
+            return torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]
 
-        in_threads(multiply, range(0, len(rows), SCORING_ROWS))
+        flat = torch.cat(in_threads(multiply, range(0, len(rows), SCORING_ROWS)))
         middles = [state.middle for request in requests for state in request.states]
         norms = [0.0 if one is None else torch.linalg.matrix_norm(one[0], 2).item() for one in middles]
-        most = torch.from_numpy(flat) + self._reach @ (self._reach.new_tensor(norms) / len(splits))
+        most = flat + self._reach @ (self._reach.new_tensor(norms) / len(splits))
         if allowed is not None:
             most[~torch.from_numpy(allowed)] = -torch.inf
         first = torch.topk(most, min(max(k, SOME), len(most))).indices.numpy()

@@ -10,7 +10,6 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from crossrank.errors import ConfigError, DataError, listing
 from crossrank.evaluation.row_explanation import RowExplanation, explain_row
@@ -20,6 +19,8 @@ from crossrank.serving.catalogue import NAME, Catalogue, Precision, open_items
 from crossrank.serving.index import Index, IndexKind
 from crossrank.serving.pairing import Pairing
 from crossrank.serving.sides import item_columns
+
+FEW = 2_000  # items that are sorted at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,11 +180,11 @@ class Ranker:
             known, allowed = self.loaded.take(promising), None
         rankings, at_once = [], pairing.requests_at_once(len(known))
         for start in range(0, len(contexts), at_once):
-            for logits in pairing.logits(requests.slice(start, start + at_once), known):
+            for logits in pairing.logits(requests.slice(start, start + at_once), known).numpy():
                 order = _best(logits, k, allowed)
                 best, places = logits[order], order if promising is None else promising[order]
-                scores = answers_of(best, self.run.schema.label.kind).numpy()
-                rankings.append(Ranking([ids[place] for place in places.tolist()], places, scores, best.numpy()))
+                scores = answers_of(torch.from_numpy(best), self.run.schema.label.kind).numpy()
+                rankings.append(Ranking([ids[place] for place in places.tolist()], places, scores, best))
         if explain:
             for number, (context, ranking) in enumerate(zip(contexts, rankings, strict=True)):
                 chosen = [rows[i] for i in ranking.positions] if rows else [self.loaded.row(id_) for id_ in ranking.ids]
@@ -246,14 +247,12 @@ def _check_precision(name: str, value: object) -> None:
         raise ConfigError(f"{name} must be one of {listing(get_args(Precision))}; got {value!r}.")
 
 
-def _best(logits: Tensor, k: int, allowed: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+def _best(logits: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None) -> NDArray[np.int64]:
     """The places of the k largest, of equal ones the first."""
-    values: NDArray[Any] = logits.numpy()
-    places = None if allowed is None else np.flatnonzero(allowed)
-    if k < (len(values) if places is None else len(places)):
-        least = torch.topk(logits if places is None else logits[places], k).values[-1].item()  # numpy's takes longer
+    places = np.arange(len(logits)) if allowed is None else np.flatnonzero(allowed)
+    values = logits if allowed is None else logits[places]
+    if len(values) > max(k, FEW):
+        least = torch.topk(torch.from_numpy(values), k).values[-1].item()  # numpy's takes longer
         enough = np.flatnonzero(values >= least)
-        places = enough if allowed is None else enough[allowed[enough]]
-    elif places is None:
-        places = np.arange(len(values))
-    return places[np.argsort(-values[places], kind="stable")[:k]]
+        places, values = places[enough], values[enough]
+    return places[np.argsort(-values, kind="stable")[:k]]

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.polynomial import Affine, Sides, dots_of_each
+from crossrank.serving.polynomial import Affine, Sides
+from crossrank.serving.products import Dense, dots_of_each
 
 
 class _Layer(NamedTuple):
@@ -57,7 +57,8 @@ class Separable:
     def request(self, c: Tensor) -> _Request:
         context, reads = c, []
         for layer in self.layers:
-            read, of_item = F.linear(context, layer.of_context, layer.bias).tensor_split([self.num_context], dim=1)
+            every = dots_of_each(layer.of_context[None], context) + layer.bias
+            read, of_item = every.tensor_split([self.num_context], dim=1)
             reads.append(of_item)
             context = torch.addcmul(layer.residual * context, c, read)
         return _Request(context, reads)
@@ -89,7 +90,8 @@ class SeparableStacked:
         self.networks = [Separable(network, None, sides) for network in networks]
         self.deep = FirstOut(deep, head, precision)
         each = self.deep.weight.chunk(len(networks), dim=1)  # (H, D) each
-        self.of_context, self.of_item = (torch.cat([one[:, part] for one in each], dim=1) for part in sides)
+        self.of_context, of_item = (torch.cat([one[:, part] for one in each], dim=1) for part in sides)
+        self.of_item = Dense(of_item)
 
     def item(self, v: Tensor) -> Tensor:
         return torch.cat([one.item(v) for one in self.networks], dim=1)
@@ -97,13 +99,14 @@ class SeparableStacked:
     def request(self, c: Tensor) -> tuple[list[_Request], Tensor]:
         requests = [one.request(c) for one in self.networks]
         context = torch.cat([one.context for one in requests], dim=1)
-        return requests, F.linear(context, self.of_context, self.deep.bias)
+        return requests, dots_of_each(self.of_context[None], context) + self.deep.bias
 
     def logits(self, request: tuple[list[_Request], Tensor], v: Tensor, known: Tensor) -> Tensor:
         requests, shared = request
         each: Any = zip(self.networks, requests, known.chunk(len(requests), dim=-1), strict=True)
         crossed = torch.cat([one.crossed(state, v, q, len(one.layers)) for one, state, q in each], dim=-1)
-        return self.deep.rest(F.linear(crossed, self.of_item) + shared[:, None])
+        first = self.of_item(crossed, shared[0]) if len(shared) == 1 else self.of_item(crossed) + shared[:, None]
+        return self.deep.rest(first)
 
 
 def is_separable(network: CrossNetwork, sides: Sides) -> bool:

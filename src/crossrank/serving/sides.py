@@ -73,6 +73,7 @@ class Joiner:
         self.item = item
         inputs = encoder.schema.inputs
         self.inputs = {True: [n for n in inputs if n in item], False: [n for n in inputs if n not in item]}
+        self._blank = dict.fromkeys(inputs)
         features = self.plain.features
         sides = {column.name: column.input in item for column in encoder.schema.encoded}
         self.sides: dict[str, bool | None] = dict(sides)  # of each column: is it the item's? None: both
@@ -101,8 +102,8 @@ class Joiner:
             check_columns(
                 self.inputs[item], row, f"{called} {position:,}" if item or len(rows) > 1 else f"the {called}"
             )
-        blank = dict.fromkeys(self.encoder.schema.inputs)
-        return self.plain.encode_rows([{**blank, **{name: row[name] for name in self.inputs[item]}} for row in rows])
+        own = self.inputs[item]
+        return self.plain.encode_rows([self._blank | {name: row[name] for name in own} for row in rows])
 
     def half_frame(self, frame: pl.DataFrame, where: Where) -> EncodedRows:
         """The same of a data frame of items."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -31,7 +32,8 @@ from torch import Tensor
 from crossrank.models.base import Terms
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.deep_terms import Deep
-from crossrank.serving.polynomial import Affine, Polynomial, Sides, Unexpanded, dots_of_each, thin
+from crossrank.serving.polynomial import Affine, Polynomial, Sides, Unexpanded, thin
+from crossrank.serving.products import dots_of_each
 from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 
@@ -94,24 +96,34 @@ class Split:
 
     def request(self, c: Tensor) -> _Shared:
         """What is known of B requests, (B, C), after which is what a linear term makes of them."""
-        c, linear = torch.tensor_split(c, [len(self.sides.context)], dim=1)
-        states, constant = [term.request(c) for term in self.terms], self.bias + linear.sum(dim=1, keepdim=True)
+        constant = self.bias.expand(len(c), 1)
+        if self._linear:
+            c, linear = torch.tensor_split(c, [len(self.sides.context)], dim=1)
+            constant = constant + linear
+        states = [term.request(c) for term in self.terms]
         if not self.inner_products:
             return _Shared(constant, states)
+        for state in states:
+            constant = constant + state.constant[:, None]
+        if len(states) + self._linear == 1:
+            return _Shared(constant, states, states[0].phi)
         of_v, of_known = zip(*(state.phi.tensor_split([self.widths[0]], dim=1) for state in states), strict=True)
         phi = torch.cat([torch.stack(of_v).sum(dim=0), *of_known, c.new_ones(len(c), self._linear)], dim=1)
-        return _Shared(constant + torch.stack([state.constant for state in states], dim=1).sum(1, True), states, phi)
+        return _Shared(constant, states, phi)
 
     def logits(self, request: _Shared, items: Tensor, crossed: Tensor | None = None) -> Tensor:
         """B requests, the rows of items, (N, Σ widths), and z where there is any, (B, N, Z) -> (B, N)"""
+        if request.phi is not None:
+            own, *rest, _ = torch.split(items, self.widths, dim=1)
+            whole = self.flat(request, items)
+            for product, state, part in zip(self.inner_products, request.states, rest, strict=True):
+                whole += product.cubic(state.middle, own, part)
+            return whole
         v, known, linear = torch.split(items[None], [self.widths[0], sum(self.widths[1:-1]), self._linear], dim=2)
         if crossed is not None:
             known = known + crossed @ self.of_crossed
             v = torch.cat([v.expand(len(crossed), -1, -1), crossed], dim=2)
         parts = torch.split(known, self.widths[1:-1], dim=2)
-        if request.phi is not None:
-            each = zip(self.inner_products, request.states, parts, strict=True)
-            return self.flat(request, items) + sum(term.cubic(state.middle, v, part) for term, state, part in each)
         logits = request.constant + (linear[..., 0] if self._linear else 0)
         for term, state, part in zip(self.terms, request.states, parts, strict=True):
             logits = logits + term.logits(state, v, part)
@@ -128,13 +140,13 @@ class Split:
         each = [term.s_and_t(v, part) for term, part in zip(self.inner_products, parts, strict=True)]
         return torch.stack([s.norm(dim=1) * t.norm(dim=1) for s, t in each], dim=1)
 
-    @property
+    @cached_property
     def by_numpy(self) -> bool:
         """Whether one request's products are found by numpy, in no threads but the caller's."""
         products = self.inner_products
         return bool(products) and all(term.is_narrow for term in products)
 
-    @property
+    @cached_property
     def inner_products(self) -> list[Polynomial]:
         """The terms, where every one is an inner product of a request's and an item's vector; else none."""
         found = [term for term in self.terms if type(term) is Polynomial]
