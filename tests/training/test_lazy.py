@@ -35,7 +35,7 @@ def rule(
 def test_what_is_left_of_an_average_is_the_product_of_its_decays(start, length, decay) -> None:
     stop = start + length
     expected = math.prod(min(decay, (1 + k) / (10 + k)) for k in range(start + 1, stop + 1))
-    left = stretch(torch.tensor([start]), stop, rule(decay).curves).left.item()
+    left = stretch(np.array([start]), stop, rule(decay).curves).left.item()
     assert left == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
