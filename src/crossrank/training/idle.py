@@ -148,7 +148,7 @@ def stretch(since: Steps, now: int, curves: Curves) -> Stretch:
     average = weight * stop[10] - left * start[4:8] + fading * stop[4:8]
     own = kept * stop[10] - left * start[10]
     drifts = np.stack(as_fraction(np.stack([weight, average], axis=1)), axis=1) * UNITS  # (2, 4, rows)
-    return Stretch(*faded[4:], kept, left, own, *drifts)
+    return Stretch(faded[4], faded[5], kept, left, own, drifts[0], drifts[1])
 
 
 def stretches(since: Tensor, now: int, curves: Curves, dtype: torch.dtype) -> Tensor:
