@@ -101,7 +101,7 @@ def test_text_and_frames_and_parquet_give_the_same_dataset(tmp_path):
 
 @pytest.mark.parametrize("remembered", [0, 5, 1 << 16])
 def test_long_values_and_many_numbers_from_text_make_the_same_dataset(tmp_path, monkeypatch, remembered):
-    monkeypatch.setattr("crossrank.data.encoder_builder.MOST_REMEMBERED", remembered)
+    monkeypatch.setattr("crossrank.data.number_reader.MOST_REMEMBERED", remembered)
     monkeypatch.setattr("crossrank.data.table.Table.chunks.__kwdefaults__", {"rows": 97, "as_words": ()})
     rng = np.random.default_rng(1)
     frame = clicks(1000).with_columns(

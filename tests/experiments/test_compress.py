@@ -14,6 +14,7 @@ from crossrank.data import EncodedDataset, Split
 from crossrank.errors import ConfigError, RunError
 from crossrank.evaluation import evaluate
 from crossrank.experiments.compress import compress
+from crossrank.folders import fresh_partial
 from crossrank.models import build_model, parse_model_settings
 from crossrank.nn import LowRankCrossLayer
 from crossrank.runs import Run, write_run
@@ -159,3 +160,13 @@ def test_a_folder_in_the_way_is_replaced_only_when_told(run, tmp_path) -> None:
     with pytest.raises(RunError, match="must not exist yet"):
         compress(run, into=tmp_path / "run", rank=3)
     assert compress(run, into=tmp_path / "run", rank=3, overwrite=True).rank == 3
+
+
+def test_an_unfinished_training_of_that_name_is_kept(run, tmp_path) -> None:
+    partial = fresh_partial(tmp_path / "run", RunError)
+    (partial / "checkpoint").mkdir()
+    (partial / "checkpoint" / "position.json").write_text("{}")
+    (partial / "plan.json").write_text("{}")
+    with pytest.raises(RunError, match="holds an unfinished training"):
+        compress(run, into=tmp_path / "run", rank=2)
+    assert (partial / "plan.json").is_file()

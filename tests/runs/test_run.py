@@ -13,7 +13,8 @@ import torch
 
 from crossrank.errors import RunError, SchemaError
 from crossrank.runs import Run
-from crossrank.runs.run import CALIBRATION, RECORDS
+from crossrank.runs.run import CALIBRATION
+from crossrank.runs.writing import RECORDS
 
 
 @pytest.fixture

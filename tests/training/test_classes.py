@@ -76,7 +76,7 @@ def test_of_two_classes_it_is_the_log_loss_of_the_difference_of_their_logits() -
 
 @pytest.mark.parametrize(("name", "kind"), [("softmax", "binary"), ("logloss", "classes"), ("pairwise", "classes")])
 def test_the_loss_of_classes_is_for_classes_alone(name, kind) -> None:
-    with pytest.raises(ConfigError, match="is the one of a label with several classes"):
+    with pytest.raises(ConfigError, match=rf"of the kind {kind} is learned by training\.loss=.*; got {name}"):
         find_loss(name, kind)
 
 

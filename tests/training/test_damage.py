@@ -52,7 +52,7 @@ def killed(dataset, tmp_path, monkeypatch):
     [
         "crossrank.training.finish.write_findings",
         "crossrank.training.finish.write_run",
-        "crossrank.runs.run.origin",
+        "crossrank.runs.writing.origin",
         "crossrank.runs.lifecycle.publish",
     ],
 )

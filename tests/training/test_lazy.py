@@ -35,7 +35,7 @@ def rule(
 def test_what_is_left_of_an_average_is_the_product_of_its_decays(start, length, decay) -> None:
     stop = start + length
     expected = math.prod(min(decay, (1 + k) / (10 + k)) for k in range(start + 1, stop + 1))
-    left = stretch(torch.tensor([start]), stop, rule(decay).curves).left.item()
+    left = stretch(np.array([start]), stop, rule(decay).curves).left.item()
     assert left == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
@@ -47,6 +47,20 @@ def test_a_row_of_the_present_step_stays_as_it_is(dtype) -> None:
             new = [part.clone() for part in old]
             rule().age(*new, since=torch.tensor([step]), now=step, rate=0.1)
             assert all(torch.equal(left, right) for left, right in zip(old, new, strict=True))
+
+
+@pytest.mark.parametrize("table_decay", [0.0, 0.04])
+def test_rows_that_share_steps_are_aged_as_each_by_itself(table_decay) -> None:
+    draw, made = torch.Generator().manual_seed(5), rule(learning_rate=1e-3, table_decay=table_decay)
+    for now in (40, 150_000):
+        since = now - torch.randint(0, 30, (200,), generator=draw) ** 3 % (now + 1)
+        together = [torch.rand(200, 3, generator=draw, dtype=torch.float64) for _ in range(4)]
+        alone = [part.clone() for part in together]
+        made.age(*together, since=since, now=now, rate=1e-3)
+        for i in range(200):
+            made.age(*(part[i : i + 1] for part in alone), since=since[i : i + 1], now=now, rate=1e-3)
+        for left, right in zip(together, alone, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-12, atol=0)
 
 
 def without_gradient(w, m, v, average, *, start, stop, decay, lr, factor=lambda k: 1.0, table_decay=0.0):

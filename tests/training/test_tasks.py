@@ -87,7 +87,7 @@ def test_of_labels_that_are_all_known_it_is_the_mean_log_loss() -> None:
     logits, labels = torch.randn(9, 2, dtype=torch.float64), torch.tensor([[0.0, 1]] * 9, dtype=torch.float64)
     each = [find_loss("auto", "binary")(logits[:, k], labels[:, k]) for k in range(2)]
     torch.testing.assert_close(find_loss("auto", "tasks")(logits, labels), torch.stack(each).mean())
-    with pytest.raises(ConfigError, match=r"Tasks are learned by training\.loss=logloss; got listwise"):
+    with pytest.raises(ConfigError, match=r"of the kind tasks is learned by training\.loss=logloss; got listwise"):
         find_loss("listwise", "tasks")
 
 

@@ -28,7 +28,16 @@ from crossrank.cli.app import (
     table_of,
     talk,
 )
-from crossrank.cli.rows import Positive, TestRows, TrainRows, ValidRows, open_rows, say_split
+from crossrank.cli.rows import (
+    LabelName,
+    Positive,
+    TestRows,
+    TrainRows,
+    ValidRows,
+    open_rows,
+    say_split,
+    schema_of,
+)
 from crossrank.cli.scoring import refuse, say_skipped, show_metrics
 from crossrank.cli.workers import let_the_first_talk, on_ray, train_with_workers
 from crossrank.errors import listing
@@ -77,9 +86,7 @@ def prepare(
     test_rows: TestRows = None,
     schema: SchemaFile = None,
     source: Annotated[str | None, typer.Option(help="A known set: criteo, criteo-auto, movielens-1m or avazu.")] = None,
-    label: Annotated[
-        str | None, typer.Option(help="The label's name, or several with commas between, where no schema is given.")
-    ] = None,
+    label: LabelName = None,
     positive: Positive = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -112,7 +119,7 @@ def prepare(
         split = split if "split" in values else usual
     else:
         table = open_rows(sources, divided, separator=separator, encoding=encoding, on_error=on_error)
-        meaning = _schema(table, schema, label, positive, split=split)
+        meaning = schema_of(table, schema, label, positive, split=split)
     split = say_split(split, table, meaning)
     options: dict[str, Any] = {"on_error": on_error, "overwrite": overwrite, "engine": engine}
     dataset = prepare_dataset(table, meaning, into, split=split, **options)
@@ -138,9 +145,7 @@ def train(
     config: ConfigFile = None,
     sets: Sets = None,
     schema: SchemaFile = None,
-    label: Annotated[
-        str | None, typer.Option(help="The label's name, or several with commas between, where no schema is given.")
-    ] = None,
+    label: LabelName = None,
     positive: Positive = None,
     separator: Separator = None,
     encoding: Encoding = None,
@@ -185,7 +190,7 @@ def train(
         }  # fmt: skip
         refuse("a prepared dataset, which has its schema", **given)
     else:
-        meaning = _schema(opened, schema, label, positive, split=split)
+        meaning = schema_of(opened, schema, label, positive, split=split)
         say_split(split, opened, meaning)
     if tune is not None:
         refuse("--resume, which goes on with the settings it had", tune=tune if resume else None)
@@ -260,29 +265,6 @@ def _how_to_resume(into: Path) -> str:
     if not is_interrupted(into):
         return "there was no evaluation yet to go on from, so nothing is kept"
     return f"go on from the last evaluation with: {same_command('--resume')}"
-
-
-def _schema(table: Any, schema: Path | None, label: str | None, positive: str | None, *, split: Any) -> Any:
-    """The schema from a file, or a draft that is shown to the person; and warnings about its columns."""
-    from crossrank.data.describe import column_warnings
-    from crossrank.data.drafting import draft_table
-    from crossrank.schema import Schema
-
-    head = table.head()
-    if schema is not None:
-        refuse("--schema, whose label has its classes", positive=positive)
-        meaning = Schema.load(schema)
-    else:
-        draft = draft_table(table, label=label, positive=positive, split=split.names_column)
-        meaning = draft.schema
-        target = meaning.label
-        counted = f" ('{target.classes[1]}' counts as 1)" if target.classes and target.kind == "binary" else ""
-        say(f"no --schema: drafted one, with the {target.kind} label '{target.name}'{counted} and")
-        for line in draft.lines():
-            say(line)
-    for warning in column_warnings(head, meaning):
-        say(f"warning: {warning}")
-    return meaning
 
 
 def _show_profile(rows: list[tuple[str, str, float, float]]) -> None:

@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from crossrank.config import to_dict
 from crossrank.data.delimited import DelimitedFile
 from crossrank.data.encoder import Encoder
-from crossrank.data.encoder_builder import Lookups, NumberReader, counter_of, number_lookups
+from crossrank.data.encoder_builder import Lookups, counter_of, number_lookups
 from crossrank.data.labels import GroupNumbers
 from crossrank.data.number_codes import scalars_only
+from crossrank.data.number_reader import NumberReader
 from crossrank.data.parquet import ParquetFile
 from crossrank.data.prepare import Reading, Seen, by_split
 from crossrank.data.progress import Phases

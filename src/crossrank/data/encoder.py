@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from crossrank.data.cell_codes import CellCodes
 from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.derived import rows_with_derived, with_derived
+from crossrank.data.encoder_files import description, load_encoder, save_encoder, tensors
 from crossrank.data.forking import use_polars
 from crossrank.data.number_codes import NumberFloats, NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
@@ -24,10 +23,9 @@ from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of, side_by_side
 from crossrank.data.scaling import NumericStatistics, Scaling, take_logs
 from crossrank.data.text import text_of_series, text_of_value
-from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary, from_tensors
-from crossrank.errors import DataError, SchemaError, did_you_mean, listing
-from crossrank.files import DAMAGED, read_json, write_tensors
-from crossrank.schema import Categorical, Feature, Numeric, Schema
+from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary
+from crossrank.errors import SchemaError, did_you_mean, listing
+from crossrank.schema import Categorical, Feature, Schema
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from crossrank.data.table import Table
 
 __all__ = ["MISSING_ID", "UNSEEN_ID", "Encoder"]
-
-FORMAT_VERSION = 1
 
 
 class Encoder:
@@ -160,8 +156,8 @@ class Encoder:
     @cached_property
     def fingerprint(self) -> str:
         """Equal for encoders that give equal answers."""
-        digest = hashlib.blake2b(self._description().encode(), digest_size=16)
-        for name, array in sorted(self._tensors().items()):
+        digest = hashlib.blake2b(description(self).encode(), digest_size=16)
+        for name, array in sorted(tensors(self).items()):
             digest.update(f"{name}{array.shape}".encode())
             digest.update(array.tobytes())
         return digest.hexdigest()
@@ -282,75 +278,12 @@ class Encoder:
 
     def save(self, folder: Path) -> None:
         """Write ``encoder.json`` and ``vocabulary.safetensors`` into a folder."""
-        from safetensors.numpy import save_file
-
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "encoder.json").write_text(self._description(), encoding="utf-8")
-        write_tensors(folder / "vocabulary.safetensors", save_file, self._tensors())
-
-    def _description(self) -> str:
-        statistics = {name: dataclasses.asdict(value) for name, value in self.statistics.items()}
-        content = {"format_version": FORMAT_VERSION, "schema": self.schema.to_dict(), "numeric": statistics}
-        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {
-            f"{name}.{part}": array
-            for name, vocabulary in (*self.vocabularies.items(), *self.crosses.items())
-            for part, array in vocabulary.tensors().items()
-        }
+        save_encoder(self, folder)
 
     @classmethod
     def load(cls, folder: Path | str) -> Encoder:
         """Read what :meth:`save` wrote; needs no polars."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        folder, file = Path(folder), Path(folder) / "encoder.json"
-        version = read_json(file, dict[str, Any], error=DataError).get("format_version")
-        if version != FORMAT_VERSION:
-            raise DataError(
-                f"The encoder in {folder} must have format version {FORMAT_VERSION}; got {version!r}.",
-                hint="It was written by another version of crossrank.",
-            )
-        content = read_json(file, _Written, error=DataError)
-        for column in content["schema"]["features"]:
-            if column.get("kind") == Numeric.kind:
-                column.setdefault("encoding", "scalar")  # there was nothing else
-        schema = Schema.from_dict(content["schema"], source=str(file))
-        names = [column.name for column in (*schema.categorical, *schema.multivalent)]
-        try:
-            parts: dict[str, dict[str, NDArray[Any]]] = {}
-            for key, array in load_file(folder / "vocabulary.safetensors").items():
-                name, _, part = key.rpartition(".")
-                parts.setdefault(name, {})[part] = array
-            statistics = {column.name: content["numeric"][column.name] for column in schema.numeric}
-            encoder = cls(schema.with_crosses([]), {name: from_tensors(parts[name]) for name in names}, statistics)
-            kind, features = schema.label.kind, encoder.features
-            crosses = [CellCodes.load(cross, features, kind, parts[cross.name]) for cross in schema.crosses]
-            encoder = cls(schema, encoder.vocabularies, statistics, crosses)
-            ids, floats = encoder._number_slots(np.full((1, len(schema.numeric)), np.nan))
-            missing = np.zeros((1, len(schema.categorical) + len(ids)), np.uint32)
-            encoder.add_cells(EncodedRows(missing, floats, ()))  # what does not fit together shows here
-            return encoder
-        except KeyError as error:
-            raise DataError(
-                f"The encoder in {folder} must know every column; {error} is missing.", hint=DAMAGED
-            ) from None
-        except (OSError, SafetensorError, TypeError, ValueError, IndexError, ArithmeticError) as error:
-            raise DataError(f"The encoder in {folder} cannot be read; {error}.", hint=DAMAGED) from None
-
-
-class _Features(TypedDict):
-    features: list[dict[str, Any]]
-
-
-class _Written(TypedDict):
-    """encoder.json"""
-
-    format_version: int
-    schema: _Features
-    numeric: dict[str, NumericStatistics]
+        return load_encoder(cls, Path(folder))
 
 
 def check_columns(needed: Iterable[str], present: Iterable[str], source: str) -> None:

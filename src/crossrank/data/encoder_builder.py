@@ -2,7 +2,6 @@
 
 A value gets a provisional code when it first appears. The codes can be written down as the pass goes; when it is over
 and the frequencies are known, a table per column translates codes into ids. So text is parsed and looked up only once.
-Numbers are looked up too where their texts are short: most columns have few that differ.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from numpy.typing import NDArray
 from crossrank.data.cells import pieces_of_series
 from crossrank.data.derived import chunk_with_derived
 from crossrank.data.encoder import Encoder
-from crossrank.data.number_codes import DistinctNumbers, learn, scalars_only
-from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
-from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, Places, TextCodes, WordCodes, Words, texts_of_words
+from crossrank.data.number_codes import scalars_only
+from crossrank.data.number_reader import NumberReader
+from crossrank.data.numbers import Doubles
+from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, Codes, Places, TextCodes, Words, smallest
 from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Ids, Positions
-from crossrank.data.scaling import Moments, NumericStatistics, log_shifts, take_logs
 from crossrank.data.text import text_of_series
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID, UNSEEN_ID, HashedVocabulary, Vocabulary, hashed_ids
 from crossrank.schema import Categorical, Multivalent, Numeric, Schema
@@ -32,11 +31,9 @@ if TYPE_CHECKING:
 
     from crossrank.data.table import Chunk
 
-Codes: TypeAlias = NDArray[np.unsignedinteger[Any]]
 Lookups: TypeAlias = dict[str, NDArray[Any]]
 Counted: TypeAlias = "tuple[pl.Series | Words, Places]"  # values by their codes from the first on; counts of all codes
 CACHED_ROWS = 16_384  # encoded at once: columns are written side by side while the rows are in the caches
-MOST_REMEMBERED = 1 << 16  # distinct texts of a numeric column; beyond, parsing is as quick as looking up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +98,7 @@ class EncoderBuilder:
             counter, words = self._counters[column.name], chunk.words.get(column.name)
             codes = counter.code(text_of_series(chunk.frame[column.name]) if words is None else words)
             counter.count(codes if rows is None else codes.take(rows, mode="clip"))
-            return _smallest(codes)
+            return smallest(codes)
 
         def read(column: Numeric) -> NDArray[Any]:
             return self._numbers[column.name].add(chunk, rows)
@@ -120,7 +117,7 @@ class EncoderBuilder:
         counter = self._counters[column.name]
         codes = counter.code(pieces)
         counter.count(codes if training is None else codes[np.repeat(training, np.diff(offsets))])
-        return _smallest(codes), offsets
+        return smallest(codes), offsets
 
     def finish(self) -> tuple[Encoder, Lookups]:
         """The encoder, and for each column the table from codes to ids, or to numbers of x0; nothing is added then."""
@@ -219,86 +216,3 @@ class HashCounter:
 
     def finish(self) -> tuple[HashedVocabulary, Ids]:
         return HashedVocabulary(self._counts), np.arange(len(self._counts), dtype=np.uint32)
-
-
-class NumberReader:
-    """Reads a numeric column and takes its logarithm, once for each distinct text while there are few.
-
-    Attributes:
-        known: the numbers by their code.
-    """
-
-    def __init__(self, column: Numeric, schema: Schema) -> None:
-        self._column, self._name = column, column.name
-        self._markers, self._decimal, self._shifts = column.markers, column.decimal, log_shifts([column])
-        self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
-        self._moments = Moments(quantiles=schema.label.kind == "real" and column.standardize)
-        self._distinct = None if column.encoding == "scalar" else DistinctNumbers()
-
-    def add(self, chunk: Chunk, rows: Positions | None) -> NDArray[Any]:
-        """The column as codes or as numbers; some of the rows (all if None) count for the moments."""
-        words = chunk.words.get(self._name)
-        if words is None or self._codes.size > MOST_REMEMBERED:
-            numbers = self._parse(chunk)
-            self._count(numbers if rows is None else numbers.take(rows, mode="clip"))
-            return numbers
-        codes = self._codes.code(words)
-        if not self._learn():
-            self._parse(chunk)  # raises, with the place
-        self._codes.count(codes if rows is None else codes.take(rows, mode="clip"))
-        return _smallest(codes)
-
-    def read(self) -> tuple[Words, Doubles]:
-        """The words by their codes, and the numbers that they are."""
-        return self._codes.words, self.known
-
-    def again(self, values: NDArray[Any], rows: Positions, words: Words, known: Doubles) -> None:
-        """What another reader made of a chunk, as if this one had read it, digit for digit.
-
-        The other may have met fewer words before, never more: where it has numbers, so would this one.
-
-        Args:
-            values: its codes or numbers.
-            rows: those that count.
-            words: by its codes.
-            known: its numbers, by its codes.
-        """
-        if values.dtype == np.float64:
-            self._count(values[rows])
-        elif self._codes.size > MOST_REMEMBERED:
-            self._count(known[values[rows]])
-        else:
-            codes = self._codes.code(words[values])
-            self._learn()
-            self._codes.count(codes[rows])
-
-    def _count(self, numbers: Doubles, counts: NDArray[np.int64] | None = None) -> None:
-        self._moments.add(numbers, counts)
-        if self._distinct is not None:
-            self._distinct.add(numbers, counts)
-
-    def finish(self, *, scalar: bool) -> tuple[Numeric, NumericStatistics]:
-        """The column, its encoding decided, to be a scalar if it may be, and what is known of it."""
-        self._count(self.known, self._codes.counts)
-        statistics = self._moments.finish()
-        if self._distinct is None:
-            return self._column, statistics
-        return learn(self._column, statistics, self._distinct, alone=scalar)
-
-    def _parse(self, chunk: Chunk) -> Doubles:
-        numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers, self._decimal)
-        return take_logs(numbers, self._shifts)
-
-    def _learn(self) -> bool:
-        """Read the texts that the last codes brought; returns whether all are numbers."""
-        new = self._codes.words[len(self.known) :]
-        if not len(new):
-            return True
-        numbers, bad = parse_column(texts_of_words(new), self._markers, self._decimal)
-        self.known = np.append(self.known, take_logs(numbers, self._shifts))
-        return not bad.any()
-
-
-def _smallest(codes: Ids) -> Codes:
-    """The same codes in as few bytes as they need: on disk they cost as much as the dataset itself."""
-    return codes.astype(np.min_scalar_type(codes.max(initial=0)), copy=False)

@@ -11,7 +11,7 @@ So two texts of a column are equal where their words are, and most texts are loo
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[np.uint64]
 Places: TypeAlias = NDArray[np.int64]
+Codes: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 WORD_BYTES = 8
 NO_TEXT = np.uint64(0xFF << 56)  # the word of no text at all: it starts with a zero, and no column has so many texts
@@ -236,3 +237,8 @@ def sizes_of_words(words: Words) -> Places:
 def _starts_with_zero(words: Words) -> NDArray[np.bool_]:
     zero: NDArray[np.bool_] = words & np.uint64(0xFF) == 0
     return zero
+
+
+def smallest(codes: Ids) -> Codes:
+    """The same codes in as few bytes as they need: on disk they cost as much as the dataset itself."""
+    return codes.astype(np.min_scalar_type(codes.max(initial=0)), copy=False)

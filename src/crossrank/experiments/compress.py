@@ -35,7 +35,7 @@ from crossrank.models.cost import model_cost
 from crossrank.nn import CrossLayer, LowRankCrossLayer
 from crossrank.nn.cross_base import label_of
 from crossrank.runs import Run, write_run
-from crossrank.runs.lifecycle import is_run
+from crossrank.runs.lifecycle import check_free
 from crossrank.schema import LabelKind
 from crossrank.training import TrainingSettings
 from crossrank.training.checkpoint import Position
@@ -104,9 +104,7 @@ def compress(
     dataset = EncodedDataset.open(dataset) if isinstance(dataset, str | Path) else dataset
     into = Path(into)
     recover(into)
-    if into.exists() and not (overwrite and is_run(into)):
-        hint = "Choose another name" + (", or pass --overwrite to replace it." if is_run(into) else ".")
-        raise RunError(f"The run folder {into} must not exist yet; it does.", hint=hint)
+    check_free(into, resume=False, overwrite=overwrite)
     _check(run, rank, dataset)
     with making(into, RunError) as folder, torch.random.fork_rng(devices=[]):
         factors = _factors(run.model, dataset)
@@ -277,14 +275,10 @@ def _compare(run: Run, model: Model, rank: int, dataset: EncodedDataset | None) 
     for each, config, milliseconds in zip(models, configs, measure_latency(models), strict=True):
         cost = model_cost(parse_model_settings(config["model"]), run.encoder.features)
         work = {"parameters": cost.network_parameters, "multiply_adds": sum(cost.multiply_adds.values())}
-        quality = {} if dataset is None else _quality(each, dataset)
+        splits = {} if dataset is None else {name: dataset.split(name) for name in dataset.num_rows if name != "train"}
+        quality = {name: evaluate_split(each, split, run.schema.label) for name, split in splits.items()}
         found.append({**work, "milliseconds": milliseconds, **quality})
     return found
-
-
-def _quality(model: Model, dataset: EncodedDataset) -> dict[str, Any]:
-    splits = [split for split in dataset.num_rows if split != "train"]
-    return {split: evaluate_split(model, dataset.split(split), dataset.schema.label) for split in splits}
 
 
 def _write(

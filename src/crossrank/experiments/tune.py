@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,11 +237,8 @@ class _Search:
         on_gpu = choose_device(Config.parse(front[0].config).training.device).type == "cuda"
         size = seeds if on_gpu else 1  # the seeds of a finalist are one program there, and else a process each
         parts = [range(first, min(first + size, seeds)) for first in range(0, seeds, size)]
-        jobs = [
-            (self.dataset.path.absolute(), trial, {seed: self._folder(trial, seed) for seed in part})
-            for trial in front
-            for part in parts
-        ]
+        path = self.dataset.path.absolute()
+        jobs = [(path, one, {seed: self._folder(one, seed) for seed in part}) for one in front for part in parts]
         self.say(f"{len(front)} finalists with {seeds} seeds each")
         reports = [report for part in self.each(_train_finalist, jobs) for report in part]
         finalists = []
@@ -269,7 +267,7 @@ class _Search:
         }
         result = {"trial": chosen.trial.number, "config": _whole(chosen.trial), "parameters": chosen.trial.parameters}
         write_json(self.into / "result.json", {**result, "flops": chosen.trial.flops, "seeds": chosen.seeds, **summary})
-        draw = _drawing(found, chosen.trial, self.criterion)
+        draw = partial(draw_front, trials=found, winner=chosen.trial, criterion=self.criterion)
         save_figure(draw, self.into / "leaderboard.svg")
         return summary
 
@@ -278,10 +276,6 @@ def _whole(trial: Trial) -> dict[str, Any]:
     """Its config with every default written out, so that `train` fills in nothing else."""
     values = Config.parse(trial.config).to_dict()
     return {part: values[part] for part in ("model", "training")}
-
-
-def _drawing(found: Sequence[Trial], winner: Trial, criterion: str) -> Callable[[Any], None]:
-    return lambda figure: draw_front(figure, found, winner, criterion=criterion)
 
 
 def _train_finalist(job: tuple[Path, Trial, Mapping[int, Path]]) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,23 +29,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 
 from crossrank.data import Encoder
 from crossrank.data.any_rows import encode_any
 from crossrank.errors import ConfigError, RunError
-from crossrank.files import (
-    Contents,
-    checksum,
-    is_as_written,
-    read_json,
-    read_json_lines,
-    signed,
-    stamp,
-    write_json,
-    write_tensors,
-)
+from crossrank.files import Contents, is_as_written, read_json, read_json_lines, stamp
 from crossrank.folders import partial_of, recover
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.models.base import answers_of
@@ -54,21 +43,11 @@ from crossrank.nn import Features
 from crossrank.results import Cross, Spectrum
 from crossrank.runs import written
 from crossrank.runs.lifecycle import is_run
-from crossrank.runs.origin import origin
 from crossrank.schema import Schema
 
 FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"
 CALIBRATION = "calibration.json"
-RECORDS = (
-    "metrics.jsonl",
-    "report.json",
-    "crosses.json",
-    "spectrum.json",
-    "curves.json",
-    "importance.json",
-    CALIBRATION,
-)
 DAMAGED = "Copy it anew or train again."
 
 
@@ -274,42 +253,3 @@ def _instead(path: Path) -> str:
     if partial_of(path).is_dir():
         return "Its training did not finish: train again with --resume."
     return "Check the path." if not path.is_dir() else "Runs are made by: crossrank train"
-
-
-def write_run(
-    folder: Path,
-    *,
-    model: Model,
-    encoder: Encoder,
-    config: dict[str, Any],
-    info: dict[str, Any],
-    report: dict[str, Any],
-) -> None:
-    """Write what makes a folder a run; run.json comes last, so that an unfinished folder is never taken for a run."""
-    write_json(folder / "config.json", config)
-    encoder.schema.save(folder / "schema.json")
-    encoder.save(folder / "encoder")
-    write_tensors(folder / WEIGHTS, save_file, _separate(model.state_dict()))
-    write_json(folder / "report.json", report)
-    files = [
-        "config.json",
-        "schema.json",
-        WEIGHTS,
-        *(f"encoder/{p.name}" for p in sorted((folder / "encoder").iterdir())),
-    ]
-    sums = {
-        "checksums": {name: checksum(folder / name) for name in files},
-        "records": {name: checksum(folder / name) for name in RECORDS if (folder / name).is_file()},
-    }
-    write_json(folder / "run.json", signed({"format_version": FORMAT_VERSION, **origin(), **info, **sums}))
-
-
-def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor in memory of its own, also where a model of somebody's own uses one under two names."""
-    seen: set[int] = set()
-    result = {}
-    for name, tensor in weights.items():
-        place = tensor.untyped_storage().data_ptr()
-        result[name] = (tensor.clone() if place in seen else tensor).contiguous().cpu()
-        seen.add(place)
-    return result

@@ -247,15 +247,11 @@ def _label(name: str, columns: Mapping[str, list[Any]], positive: str | None, *,
         negative = negatives[0]
     (one,) = (text for text in classes if text != negative)
     note = (
-        ""
-        if guessed or positive is not None
-        else (
-            f"label '{name}' has the two values '{classes[0]}' and '{classes[1]}': '{one}' counts as 1, and its "
-            f"probability is learned. To turn them round: --positive {negative}, or "
-            f'"classes": ["{one}", "{negative}"] in the label of the schema.'
-        )
+        f"label '{name}' has the two values '{classes[0]}' and '{classes[1]}': '{one}' counts as 1, and its "
+        f"probability is learned. To turn them round: --positive {negative}, or "
+        f'"classes": ["{one}", "{negative}"] in the label of the schema.'
     )
-    return Label(name=name, classes=(negative, one)), note
+    return Label(name=name, classes=(negative, one)), "" if guessed or positive is not None else note
 
 
 def _texts(values: list[Any]) -> list[str]:

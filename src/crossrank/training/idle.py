@@ -42,8 +42,12 @@ FORGOTTEN = 100_000  # idle steps after which nothing is left of m, v and the dr
 EARLY = 256  # steps in which they change quickly
 SMALL = 100 * EPSILON  # a root of v below which ε has to be looked at closely
 MOMENTS = 4
+# Logarithms of what a step leaves of the moments, r β2^{-j/2}, of m and of v
+FADES = np.log([*(FADING * BETAS[1] ** (-moment / 2) for moment in range(MOMENTS)), *BETAS])[:, None]
+UNITS = np.array([1.0, EPSILON, EPSILON, EPSILON**2])[:, None]  # of a, b, c, d
 
 Curve = NDArray[np.float64]
+Steps = NDArray[np.int64]
 
 
 def decay_at(step: Any, decay: float) -> Any:
@@ -81,27 +85,17 @@ class Curves:
             lag.append(_sums(terms * before * stays / kept, growth / stays) if decay else 0 * terms)
         logs = [np.cumsum(np.log(np.append(1.0, part[1:]))) for part in (stays if decay else 1 + 0 * kept, kept)]
         self.table = np.stack([*reach, *lag, *logs, self.held], axis=1)
-        self._placed: dict[torch.device, Tensor] = {}
+        self.last_logs = np.log([[decay or 1.0], [kept[-1]]])  # log d and log κ of each step from the last one on
 
-    def on(self, device: torch.device) -> Tensor:
-        """Moments of D and of T, Σ log d, Σ log κ and h at each step, in float64: (steps, 11)."""
-        if device not in self._placed:
-            self._placed[device] = torch.from_numpy(self.table).to(device)
-        return self._placed[device]
+    def fractions(self) -> Curve:
+        """a, b, c, d of the sum over all later steps, at each step: (steps, 4)."""
+        return np.stack(as_fraction(self.table[:, :MOMENTS].T), axis=1)
 
-    def fractions(self, device: torch.device) -> Tensor:
-        """a, b, c, d of the sum over all later steps, at each step, in float32: (steps, 4)."""
-        return torch.stack(as_fraction(torch.from_numpy(self.table[:, :MOMENTS].T)), dim=1).float().to(device)
-
-    def at(self, steps: Tensor, now: int) -> Tensor:
-        """The same at some steps, none of them later than the present one: (N,) -> (11, N)."""
-        table = self.on(steps.device)
-        if now < len(table):
-            return table.index_select(0, steps).T.contiguous()
-        known = steps.clamp(max=len(table) - 1)
-        columns = table.index_select(0, known).T.contiguous()
-        logs = [[math.log(self.decay or 1.0)], [math.log(1 - self.shrink * self.factors[-1])]]
-        columns[8:10] += (steps - known).double() * columns.new_tensor(logs)  # a step more is a factor more
+    def at(self, steps: Steps) -> Curve:
+        """Moments of D and of T, Σ log d, Σ log κ and h at some steps: (N,) -> (11, N)."""
+        known = np.minimum(steps, len(self.table) - 1)
+        columns = self.table[known].T
+        columns[8:10] += (steps - known) * self.last_logs  # behind the end a step more is a factor more
         return columns
 
 
@@ -134,49 +128,55 @@ def _held(stays: Curve, kept: Curve) -> Curve:
 
 
 class Stretch(NamedTuple):
-    """Idle steps of some rows. Shape: each (rows,), the moments (4, rows)."""
+    """Idle steps of some rows. Shape: each (rows,), the drifts (4, rows): a, b ε, c ε and d ε² of their fraction."""
 
-    mean: Tensor  # β1ⁿ
-    square: Tensor  # β2ⁿ
-    kept: Tensor | float  # Q
-    left: Tensor  # P
-    own: Tensor  # B
-    weight: Tensor  # moments of C
-    average: Tensor  # moments of E
+    mean: Curve  # β1ⁿ
+    square: Curve  # β2ⁿ
+    kept: Curve  # Q
+    left: Curve  # P
+    own: Curve  # B
+    weight: Curve  # C
+    average: Curve  # E
 
 
-def stretch(since: Tensor, now: int, curves: Curves) -> Stretch:
+def stretch(since: Steps, now: int, curves: Curves) -> Stretch:
     """The steps from one of each row's own to the present one: (rows,)."""
-    start, stop = (curves.at(steps, now) for steps in (since, torch.tensor([now], device=since.device)))  # (11, rows)
-    length = (now - since).clamp(max=FORGOTTEN).double()
-    grown, faded = torch.exp(length * (-math.log(BETAS[1]) / 2)), torch.exp(length * math.log(FADING))
-    fading = torch.empty_like(start[:4])  # what is left of each moment: rⁿ β2^{-jn/2}
-    fading[0] = faded
-    for moment in range(1, MOMENTS):
-        torch.mul(fading[moment - 1], grown, out=fading[moment])
-    left = torch.exp(stop[8] - start[8])
-    kept: Tensor | float = torch.exp(stop[9] - start[9]) if curves.shrink else 1.0
-    weight = torch.addcmul(start[:4] * kept if curves.shrink else start[:4], fading, stop[:4], value=-1)
-    average = (weight * stop[10] if curves.shrink else weight) - left * start[4:8] + fading * stop[4:8]
-    own = kept * stop[10] - left * start[10] if curves.shrink else 1 - left
-    return Stretch(faded / grown, 1 / grown.square_(), kept, left, own, weight, average)
+    start, stop = curves.at(since), curves.at(np.array([now]))  # (11, rows), (11, 1)
+    faded = np.exp(FADES * np.minimum(now - since, FORGOTTEN))
+    fading, (left, kept) = faded[:4], np.exp(stop[8:10] - start[8:10])
+    weight = kept * start[:4] - fading * stop[:4]
+    average = weight * stop[10] - left * start[4:8] + fading * stop[4:8]
+    own = kept * stop[10] - left * start[10]
+    drifts = np.stack(as_fraction(np.stack([weight, average], axis=1)), axis=1) * UNITS  # (2, 4, rows)
+    return Stretch(faded[4], faded[5], kept, left, own, drifts[0], drifts[1])
 
 
-def as_fraction(moments: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """a, b, c, d of a sum of which four moments over e are known: (4, N) -> four of (N,).
+def stretches(since: Tensor, now: int, curves: Curves, dtype: torch.dtype) -> Tensor:
+    """The numbers of :class:`Stretch` for each row, computed once for rows of the same step: (rows,) -> (13, rows)."""
+    steps, known = since.cpu().numpy(), np.zeros(now + 1, dtype=bool)
+    known[steps] = True
+    distinct = np.flatnonzero(known)
+    places = np.empty(now + 1, dtype=np.int64)
+    places[distinct] = np.arange(len(distinct))
+    numbers = torch.from_numpy(np.vstack(stretch(distinct, now, curves))).to(since.device, dtype)
+    return numbers.index_select(1, torch.from_numpy(places[steps]).to(since.device))
+
+
+def as_fraction(moments: Curve) -> tuple[Curve, Curve, Curve, Curve]:
+    """a, b, c, d of a sum of which four moments over e are known: (4, …) -> four of (…).
 
     Its two terms stand at the eigenvalues of [[mean, deviation], [deviation, mean + skew]].
     """
-    total = torch.where(moments[0] == 0, 1.0, moments[0])
+    total = np.where(moments[0] == 0, 1.0, moments[0])
     mean, second, third = moments[1:] / total
-    mean = torch.where(moments[0] == 0, 1.0, mean)
+    mean = np.where(moments[0] == 0, 1.0, mean)
     spread = second - mean**2
     sound = spread > 1e-12 * mean**2  # less is rounding: all stand at one place
-    spread = torch.where(sound, spread, 1.0)
-    skew = torch.where(sound, (third - 3 * mean * second + 2 * mean**3) / spread, 0.0)
-    half = torch.sqrt(skew**2 / 4 + spread)
+    spread = np.where(sound, spread, 1.0)
+    skew = np.where(sound, (third - 3 * mean * second + 2 * mean**3) / spread, 0.0)
+    half = np.sqrt(skew**2 / 4 + spread)
     low, high = mean + skew / 2 - half, mean + skew / 2 + half
     sound &= low > 0
-    share = torch.where(sound, (mean - low) / (high - low), 0.0)  # of the term at the high end
-    low, high = (torch.where(sound, place, mean.clamp(min=1e-3)) for place in (low, high))
+    share = np.where(sound, (mean - low) / (high - low), 0.0)  # of the term at the high end
+    low, high = (np.where(sound, place, np.maximum(mean, 1e-3)) for place in (low, high))
     return moments[0], moments[0] * (share * low + (1 - share) * high), low + high, low * high

@@ -96,7 +96,8 @@ class LazyTable:
 
     def _age(self, weight: Tensor, state: Tensor, rows: Tensor | slice, step: int) -> None:
         """Bring rows to this step, in place: weight (U, width), state (U, parts · width), rows (U,) their numbers."""
-        self.rule.age(weight, *self._parts(state), since=self.last[rows], now=step, rate=self._rate(rows))
+        since = self.last[rows] if isinstance(rows, slice) else self.last.index_select(0, rows)
+        self.rule.age(weight, *self._parts(state), since=since, now=step, rate=self._rate(rows))
 
     def _rate(self, rows: Tensor | slice) -> Rate:
         every = torch.arange(len(self.last), device=self.last.device)[rows] if isinstance(rows, slice) else rows

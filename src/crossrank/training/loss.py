@@ -172,9 +172,8 @@ class LambdaRank(GroupLoss):
 
     def _ranks(self, rows: _Sorted) -> Tensor:
         """From 1, by falling logit in each group: (B,)."""
-        order = torch.arange(len(rows.group), device=rows.group.device)
-        for keys in (-rows.logits.detach(), rows.group):
-            order = order[keys[order].argsort(stable=True)]
+        order = rows.logits.detach().argsort(descending=True, stable=True)
+        order = order[rows.group[order].argsort(stable=True)]
         return torch.empty_like(order).index_put((order,), rows.place + 1)
 
 
@@ -266,6 +265,7 @@ LOSSES: dict[str, type[Loss]] = {
     "logloss+pairwise": LogLossAndPairs,
 }
 USUAL = {"binary": "logloss", "real": "squared", "classes": "softmax", "grade": "listwise", "tasks": "logloss"}
+FITTING = {"real": ["squared", "pairwise"], "classes": ["softmax"], "tasks": ["logloss"]}  # others: all but softmax
 
 
 def find_loss(name: LossName, label_kind: str, *, pair_weight: float = 1.0, task_weights: Sequence[float] = ()) -> Loss:
@@ -276,18 +276,12 @@ def find_loss(name: LossName, label_kind: str, *, pair_weight: float = 1.0, task
         ConfigError: for a loss that does not go with the label.
     """
     chosen = USUAL[label_kind] if name == "auto" else name
-    if (chosen == "softmax") != (label_kind == "classes"):
+    fitting = FITTING.get(label_kind) or [one for one in LOSSES if one != "softmax"]
+    if chosen not in fitting:
         raise ConfigError(
-            f"training.loss=softmax is the one of a label with several classes; got {name} for a {label_kind} label.",
-            hint="Leave training.loss out.",
+            f"A label of the kind {label_kind} is learned by training.loss={' or '.join(fitting)}; got {name}.",
+            hint='Leave training.loss out; grades 0, 1, 2, … are a label of the kind "grade".',
         )
-    if label_kind == "real" and chosen not in ("squared", "pairwise"):
-        raise ConfigError(
-            f"A number is learned by training.loss=squared or pairwise; got {name}.",
-            hint='Grades 0, 1, 2, … are a label of the kind "grade".',
-        )
-    if label_kind == "tasks" and chosen != "logloss":
-        raise ConfigError(f"Tasks are learned by training.loss=logloss; got {name}.", hint="Leave training.loss out.")
     if label_kind == "tasks":
         return TaskLogLoss(task_weights)
     return LogLossAndPairs(pair_weight) if chosen == "logloss+pairwise" else LOSSES[chosen]()

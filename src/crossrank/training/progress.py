@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar on a terminal, nothing in a pipe."""
+"""How a training goes: the losses since the last look, and a bar that a person sees on a terminal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,41 @@ import sys
 import time
 from types import TracebackType
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+
+class Window:
+    """The losses since the last line of the journal."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.rows, self.started, self.steps = 0, time.perf_counter(), 0
+        self.good: Tensor | None = None
+        if self.total is not None:
+            self.total.zero_()
+
+    def add(self, losses: Tensor, rows: int) -> None:
+        self.total = torch.zeros_like(losses) if self.total is None else self.total
+        self.total.add_(losses, alpha=rows)
+        self.rows += rows
+        self.steps += 1
+        if losses.device.type == "cpu":  # elsewhere another small kernel at each step would cost more than it tells
+            finite = torch.isfinite(self.total)
+            self.good = finite.long() if self.good is None else self.good.add_(finite)
+
+    def means(self) -> list[float]:
+        """Of each model; waits for the device."""
+        return [] if self.total is None else (self.total / self.rows).tolist()
+
+    def first_bad(self, place: int, step: int) -> int:
+        """The step, up to the last one taken, whose loss was the first of a model not to be finite, as far as known."""
+        return step if self.good is None else min(step - self.steps + int(self.good[place]) + 1, step)
 
 
 class TrainingBar:

@@ -30,9 +30,8 @@ from crossrank.training.idle import (
     EPSILON,
     SMALL,
     Curves,
-    as_fraction,
     decay_at,
-    stretch,
+    stretches,
 )
 from crossrank.training.schedule import ScheduleName, factors
 from crossrank.training.settings import TrainingSettings
@@ -99,14 +98,14 @@ class UpdateRule:
         return self._placed[device]
 
     def _place(self, device: torch.device) -> Placed:
-        curves, last = self.curves, 1 - self.curves.shrink * self.curves.factors[-1]
-        numbers = [*map(math.log, (*BETAS, self.decay or 1.0, last)), self.decay]
+        curves = self.curves
+        numbers = [*map(math.log, BETAS), *curves.last_logs[:, 0], self.decay]
         return Placed(
             torch.tensor(self.rates, device=device),
             torch.tensor(self.table_rates, device=device),
             torch.from_numpy(curves.factors).to(device),
-            curves.on(device).clone(),
-            curves.fractions(device),
+            torch.tensor(curves.table, device=device),
+            torch.tensor(curves.fractions(), dtype=torch.float32, device=device),
             torch.tensor(numbers, dtype=torch.float64, device=device),
         )
 
@@ -162,32 +161,24 @@ class UpdateRule:
         """
         if weight.dtype == torch.float64:
             since = self._step_through(weight, mean, square, average, since, now, rate)
-        rest = stretch(since, now, self.curves)
-        dtype, spread = weight.dtype, root(square)
-        paced, one = (mean * rate.to(dtype), 1.0) if isinstance(rate, Tensor) else (mean, rate)
+        columns = stretches(since, now, self.curves, weight.dtype)[..., None]  # (13, rows, 1)
+        faded_mean, faded_square, kept, left, own, *drifts = columns
+        paced, one = (mean * rate.to(weight.dtype), 1.0) if isinstance(rate, Tensor) else (mean, rate)
+        spread = root(square)
 
-        fractions = [
-            part.to(dtype).view(2, -1, 1) for part in as_fraction(torch.cat([rest.weight, rest.average], dim=1))
-        ]
-
-        def drift(which: int) -> tuple[Tensor, Tensor]:
+        def drift(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
             """m (a R + b ε) and v + c ε R + d ε²: what is divided, and by what."""
-            a, b, c, d = (part[which] for part in fractions)
-            divided = (spread * a).add_(b * EPSILON).mul_(paced)
-            return divided, (spread * (c * EPSILON)).add_(d * EPSILON**2).add_(square)
+            return torch.addcmul(b, spread, a).mul_(paced), torch.addcmul(square, spread, c).add_(d)
 
-        left, own, faded_mean, faded_square = (
-            part.to(dtype)[:, None] for part in (rest.left, rest.own, rest.mean, rest.square)
-        )
         if average is not None:
             if self.curves.shrink:
                 average.mul_(left).addcmul_(weight, own)
             else:
                 average.lerp_(weight, own)  # P + B = 1
-            average.addcdiv_(*drift(1), value=-one)
-        if isinstance(rest.kept, Tensor):
-            weight.mul_(rest.kept.to(dtype)[:, None])
-        weight.addcdiv_(*drift(0), value=-one)
+            average.addcdiv_(*drift(*drifts[4:]), value=-one)
+        if self.curves.shrink:
+            weight.mul_(kept)
+        weight.addcdiv_(*drift(*drifts[:4]), value=-one)
         mean.mul_(faded_mean)
         square.mul_(faded_square)
 

@@ -26,7 +26,7 @@ from crossrank.files import write_text
 from crossrank.training.checkpoint import JOURNAL, Position, load_checkpoint, save_checkpoint
 from crossrank.training.engine import Engine, Member
 from crossrank.training.profile import NoClock, StepClock
-from crossrank.training.progress import TrainingBar
+from crossrank.training.progress import TrainingBar, Window
 from crossrank.training.schedule import PLATEAU_DROP
 from crossrank.training.settings import TrainingSettings
 
@@ -195,37 +195,6 @@ class Trainer:
         self.position.journal_lines += 1
         if self.on_line:
             self.on_line(line)
-
-
-class Window:
-    """The losses since the last line of the journal."""
-
-    def __init__(self) -> None:
-        self.total: Tensor | None = None
-        self.restart()
-
-    def restart(self) -> None:
-        self.rows, self.started, self.steps = 0, time.perf_counter(), 0
-        self.good: Tensor | None = None
-        if self.total is not None:
-            self.total.zero_()
-
-    def add(self, losses: Tensor, rows: int) -> None:
-        self.total = torch.zeros_like(losses) if self.total is None else self.total
-        self.total.add_(losses, alpha=rows)
-        self.rows += rows
-        self.steps += 1
-        if losses.device.type == "cpu":  # elsewhere another small kernel at each step would cost more than it tells
-            finite = torch.isfinite(self.total)
-            self.good = finite.long() if self.good is None else self.good.add_(finite)
-
-    def means(self) -> list[float]:
-        """Of each model; waits for the device."""
-        return [] if self.total is None else (self.total / self.rows).tolist()
-
-    def first_bad(self, place: int, step: int) -> int:
-        """The step, up to the last one taken, whose loss was the first of a model not to be finite, as far as known."""
-        return step if self.good is None else min(step - self.steps + int(self.good[place]) + 1, step)
 
 
 def train_models(

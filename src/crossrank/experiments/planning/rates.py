@@ -56,11 +56,13 @@ class Link:
 
 # Measured on one H200, at the paper's Criteo shape (docs/benchmarks.md): 20.9 MFLOP · 65,536 rows in 2.33 ms of
 # products; 138 MB of Adam and average in 34 µs; elementwise kernels of the captured program 0.63 ms at 65,536 rows,
-# where operations one by one would move 16 GB; what is left of a step of 512 rows.
-H200_PRODUCTS, H200_STREAM, CAPTURED, CAPTURED_STEP = 588e12, 4.06e12, 0.16, 0.12e-3
+# where operations one by one would move 16 GB; what is left of a step of 512 rows. Kernels for embedding rows take as
+# long as what operations one by one would move at 0.75 of that rate.
+H200_PRODUCTS, H200_STREAM, CAPTURED, CAPTURED_STEP, H200_ROWS = 588e12, 4.06e12, 0.16, 0.12e-3, 3.05e12
 # Share of a data sheet's numbers that this is, and share of NVLink's that others measured (380 of 450 GB/s each way:
 # github.com/NVIDIA/nccl/issues/1264). Share of a network's line rate: assumed to be the same.
 PRODUCTS_REACHED, STREAM_REACHED, LINK_REACHED = H200_PRODUCTS / 989e12, H200_STREAM / 4.8e12, 0.83
+ROWS_REACHED = H200_ROWS / 4.8e12
 NCCL_LATENCY, NETWORK_LATENCY, ETHERNET_LATENCY = 10e-6, 15e-6, 50e-6  # of a round of an exchange; assumed
 # Measured on a processor (an AMD EPYC core): the host's part of a step through TorchRec. On GPUs it launches kernels.
 TOGETHER = 6.1e-3
@@ -76,7 +78,7 @@ def _gpu(about: str, *, memory: float, bfloat16: float, float32: float, stream: 
         float32=float32 * PRODUCTS_REACHED,
         bfloat16=bfloat16 * PRODUCTS_REACHED,
         stream=stream * STREAM_REACHED,
-        row_stream=stream * STREAM_REACHED,
+        row_stream=stream * ROWS_REACHED,
         all_reduce=inside,
         all_to_all=inside,
         latency=NCCL_LATENCY,
@@ -107,7 +109,7 @@ DEVICES = {
     # docs/benchmarks.md ("Training on two cores") leaves of 14 ms. The rest: `plan --calibrate`, beside other programs.
     "cpu": Device(
         about="a core of an AMD EPYC (Zen 4); products documented, the rest measured on two such cores",
-        kind="cpu", memory=24e9, float32=102e9, bfloat16=204e9, stream=11.7e9, row_stream=12e9, all_reduce=1.5e9,
+        kind="cpu", memory=24e9, float32=102e9, bfloat16=204e9, stream=11.7e9, row_stream=9.5e9, all_reduce=1.5e9,
         all_to_all=1.4e9, latency=0.7e-3, alone=1.5e-3, together=TOGETHER, cores=2,
     ),
 }  # fmt: skip

@@ -142,9 +142,8 @@ def _cross_backward_kernel(g, x0, u, gathered, by_u, by_x0, size, D, L: tl.const
     mask = i < size
     gradient = tl.load(g + i, mask=mask).to(tl.float32)
     first = gradient * tl.load(x0 + i, mask=mask).to(tl.float32)
-    column = (
-        (start % L).to(tl.int32) + tl.arange(0, BLOCK)
-    ) % L  # a division of long integers would cost more than the rest
+    # Of short integers: a division of long ones would cost more than the rest
+    column = ((start % L).to(tl.int32) + tl.arange(0, BLOCK)) % L
     first = tl.where(column < D, first, 0.0)
     tl.store(by_u + i, first.to(by_u.dtype.element_ty), mask=mask)
     second = gradient * tl.load(u + i, mask=mask).to(tl.float32)
