@@ -67,7 +67,7 @@ def check_free(into: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and not is_interrupted(into):
         raise RunError(f"There is nothing to resume: {partial} has no checkpoint.", hint="Train without --resume.")
     if is_interrupted(into) and not resume and not overwrite:
-        hint = "Pass --resume to go on with it, or --overwrite to start anew."
+        hint = "Pass --resume to `crossrank train` to go on with it, or --overwrite to start anew."
         raise RunError(f"{partial} holds an unfinished training.", hint=hint)
 
 
