@@ -226,7 +226,7 @@ ABOUT = {
     "step compute": "compute: products and activations",
     "step memory": "memory: embedding rows and optimiser",
     "step all_to_all": "all-to-all: ids and vectors",
-    "step all_reduce": "all-reduce: gradients and logits",
+    "step all_reduce": "all-reduce: gradients and loss",
     "step overhead": "overhead, however few rows",
 }
 

@@ -42,7 +42,6 @@ from crossrank.training.settings import Config, TrainingSettings
 
 BATCH, INPUT_DIM, SENT = 1024, 429, 2**20  # rows of a network's pass, its width; numbers that are exchanged
 ROWS, WIDTH, LOOKUPS = 200_000, 16, 2**15  # of a table, and of a step that reads it
-REDUCTIONS = 3  # all-reduces of a step with few weights: gradient, norm, logits
 
 
 def calibrate(path: Path = RATES_FILE, *, say: Callable[[str], None] = lambda _: None) -> Device:
@@ -62,7 +61,7 @@ def calibrate(path: Path = RATES_FILE, *, say: Callable[[str], None] = lambda _:
     if not has_torchrec():
         say("TorchRec is not installed: what a step through it takes besides is taken from another machine")
     one, two = _together(1), _together(2)
-    exchanges = EXCHANGES + REDUCTIONS
+    exchanges = EXCHANGES + 1  # and one all-reduce
     device = Device(
         about=f"a core of {platform.processor() or platform.machine()}, measured by crossrank plan --calibrate",
         kind="cpu",

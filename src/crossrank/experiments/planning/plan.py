@@ -7,7 +7,7 @@ With N devices, a global batch of B rows, b = B / N of them on each; P dense wei
     memory       Σ_parts (lookups · l(w) + distinct · u(w)) / row_stream       bytes: row_traffic, and copies
                  + 36 (P + data-parallel weights) / stream                     Adam, average: 5 numbers read, 4 written
     all-to-all   (ids + 2 · 4 (B - b) Σ w) / link                              vectors there, gradients back
-    all-reduce   2 (N - 1) / N · 4 (P + data-parallel weights) / link          and the logits of the whole batch
+    all-reduce   2 (N - 1) / N · 4 (P + data-parallel weights) / link          as one exchange, with clip and loss
     overhead     what a step takes however few rows it has
 
 The slowest device counts in each part, and the parts are added: nothing is assumed to overlap.
@@ -29,9 +29,8 @@ from crossrank.experiments.planning.workload import FLOAT, Workload, row_bytes, 
 from crossrank.training.device import uses_bfloat16
 from crossrank.training.lazy import num_parts
 
-ID, LENGTH, GATHERED = 8, 4, 8  # bytes: of an id and of a count that TorchRec sends, of a number of a gathered row
+ID, LENGTH = 8, 4  # bytes: of an id and of a count that TorchRec sends
 COPIES = 12  # of vectors around an exchange: joined, packed and unpacked, read and written, forward and backward
-BUCKET = 25 * 2**20  # bytes that torch reduces at a time
 EXCHANGES = 5  # all-to-alls of a step for a kind of placement: sizes, counts, ids, vectors, gradients
 DRAWING = 5e-9  # seconds for each first weight, measured (docs/guides/many-machines.md)
 
@@ -228,15 +227,11 @@ class _Step:
         stream = device.stream * cluster.threads
         dense = FLOAT * (self.workload.dense + self.replicated)
         kinds = len({part.placement for held in self.held for part in held} - {"data-parallel"})
-        exchanges, reductions = EXCHANGES * kinds, 2 + math.ceil(dense / BUCKET)
-        gathered = GATHERED * 3 * (self.batch - self.share)  # whether it is a row, its label, its logit
         parts = {
             "compute": self._compute(stream, captured=not together),
             "memory": max(map(self._row_seconds, self.held)) + 9 * dense / stream,
-            "all_to_all": max(map(self._exchanged, self.held)) + exchanges * cluster.latency,
-            "all_reduce": cluster.reduce(dense)
-            + cluster.exchange(gathered, device.all_reduce)
-            + reductions * cluster.latency,
+            "all_to_all": max(map(self._exchanged, self.held)) + EXCHANGES * kinds * cluster.latency,
+            "all_reduce": cluster.reduce(dense) + cluster.latency,
             "overhead": device.together if together else device.alone,
         }
         return StepTime(**{name: seconds * crowding for name, seconds in parts.items()})
