@@ -178,7 +178,10 @@ def test_a_grade_needs_a_group() -> None:
         ),
         ({"monitor": "ndcg@0"}, r"got 'ndcg@0'"),
         ({"monitor": "logloss"}, r"monitor=logloss must be known of the validation rows; got .*ndcg@10.*group column"),
-        ({"loss": "softmax"}, r"label with several classes; got softmax for a grade label"),
+        (
+            {"loss": "softmax"},
+            r"kind grade is learned by .* or listwise or .*; got softmax\. Leave training\.loss out\.$",
+        ),
         ({"loss": "lambdarank", "batch_size": 10_000}, r"lambdarank compares the rows of a group; .* 8,192 at most"),
     ],
 )

@@ -278,9 +278,10 @@ def find_loss(name: LossName, label_kind: str, *, pair_weight: float = 1.0, task
     chosen = USUAL[label_kind] if name == "auto" else name
     fitting = FITTING.get(label_kind) or [one for one in LOSSES if one != "softmax"]
     if chosen not in fitting:
+        grades = ' Grades 0, 1, 2, … are a label of the kind "grade".' if label_kind == "real" else ""
         raise ConfigError(
             f"A label of the kind {label_kind} is learned by training.loss={' or '.join(fitting)}; got {name}.",
-            hint='Leave training.loss out; grades 0, 1, 2, … are a label of the kind "grade".',
+            hint=f"Leave training.loss out.{grades}",
         )
     if label_kind == "tasks":
         return TaskLogLoss(task_weights)
