@@ -397,12 +397,13 @@ def warm(inputs: Path, names: list[str]) -> None:
 def plan(torture: Torture, names: list[str], cases: int, most_served: int) -> list[tuple[str, str, int]]:
     """Cases in an order of chance: each command's share goes over its operations, one in each stretch of them."""
     found = []
-    share = -(-cases // len(names))
+    served = min(-(-cases // len(names)), most_served) if "serve" in names else 0  # they wait; the others get the rest
+    share = -(-(cases - served) // max(len(names) - ("serve" in names), 1))
     for name in names:
         ended = torture.undisturbed[name]
         faults = ["kill at a moment"] if name == "serve" else list(FAULTS)
         weights = [1] if name == "serve" else [4, 4, 3, 2, 2, 1, 1, 1, 2]
-        count = min(share, most_served) if name == "serve" else share
+        count = served if name == "serve" else share
         chosen = torture.random.choices(faults, weights, k=count)
         places = [1 + int((place + torture.random.random()) * ended.operations / count) for place in range(count)]
         torture.random.shuffle(places)
