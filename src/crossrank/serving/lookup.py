@@ -38,7 +38,6 @@ class Lookup(NamedTuple):
 
     def elements(self, rows: EncodedRows) -> Tensor:
         """(B, places), as ``embedding(rows.features())[:, places]``."""
-        vectors = self.weight[rows.categorical[:, self.columns] * self.widths + self.starts]
-        return torch.from_numpy(
-            np.concatenate([vectors, rows.numeric[:, self.numbers].astype(self.weight.dtype)], axis=1)
-        )
+        ids, numbers = rows.categorical.take(self.columns, axis=1), rows.numeric.take(self.numbers, axis=1)
+        vectors = self.weight[ids * self.widths + self.starts]
+        return torch.from_numpy(np.concatenate([vectors, numbers.astype(self.weight.dtype)], axis=1))
