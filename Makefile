@@ -25,7 +25,7 @@ serve-demo: $(VENV)/.serve  ## train on the built-in click log, and serve the mo
 	@$(BIN)/crossrank serve $(RUN)/dcn-v2
 
 test: $(VENV)/.dev  ## every test
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --durations 30 --durations-min 5
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations 30 --durations-min 5
 
 test-fast: $(VENV)/.dev  ## what is not marked slow
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
