@@ -52,7 +52,7 @@ def test_a_row_of_the_present_step_stays_as_it_is(dtype) -> None:
 @pytest.mark.parametrize("table_decay", [0.0, 0.04])
 def test_rows_that_share_steps_are_aged_as_each_by_itself(table_decay) -> None:
     draw, made = torch.Generator().manual_seed(5), rule(learning_rate=1e-3, table_decay=table_decay)
-    for now in (40, 150_000):
+    for now in (40, 15_000, 150_000):  # distinct steps by a table, by a table and by sorting, by sorting
         since = now - torch.randint(0, 30, (200,), generator=draw) ** 3 % (now + 1)
         together = [torch.rand(200, 3, generator=draw, dtype=torch.float64) for _ in range(4)]
         alone = [part.clone() for part in together]

@@ -42,6 +42,7 @@ FORGOTTEN = 100_000  # idle steps after which nothing is left of m, v and the dr
 EARLY = 256  # steps in which they change quickly
 SMALL = 100 * EPSILON  # a root of v below which ε has to be looked at closely
 MOMENTS = 4
+LONG = 100  # steps for each row of a batch
 # Logarithms of what a step leaves of the moments, r β2^{-j/2}, of m and of v
 FADES = np.log([*(FADING * BETAS[1] ** (-moment / 2) for moment in range(MOMENTS)), *BETAS])[:, None]
 UNITS = np.array([1.0, EPSILON, EPSILON, EPSILON**2])[:, None]  # of a, b, c, d
@@ -153,13 +154,23 @@ def stretch(since: Steps, now: int, curves: Curves) -> Stretch:
 
 def stretches(since: Tensor, now: int, curves: Curves, dtype: torch.dtype) -> Tensor:
     """The numbers of :class:`Stretch` for each row, computed once for rows of the same step: (rows,) -> (13, rows)."""
-    steps, known = since.cpu().numpy(), np.zeros(now + 1, dtype=bool)
+    distinct, places = _distinct(since.cpu().numpy(), now)
+    numbers = torch.from_numpy(np.vstack(stretch(distinct, now, curves))).to(since.device, dtype)
+    return numbers.index_select(1, torch.from_numpy(places).to(since.device))
+
+
+def _distinct(steps: Steps, now: int) -> tuple[Steps, Steps]:
+    """The different steps up to the present one, and the place of each row's among them.
+
+    By a table of all steps, unless these are so many that sorting is faster: a step must not grow with their number.
+    """
+    if now > LONG * len(steps):
+        return np.unique(steps, return_inverse=True)
+    known, places = np.zeros(now + 1, dtype=bool), np.empty(now + 1, dtype=np.int64)
     known[steps] = True
     distinct = np.flatnonzero(known)
-    places = np.empty(now + 1, dtype=np.int64)
     places[distinct] = np.arange(len(distinct))
-    numbers = torch.from_numpy(np.vstack(stretch(distinct, now, curves))).to(since.device, dtype)
-    return numbers.index_select(1, torch.from_numpy(places[steps]).to(since.device))
+    return distinct, places[steps]
 
 
 def as_fraction(moments: Curve) -> tuple[Curve, Curve, Curve, Curve]:
