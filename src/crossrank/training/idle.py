@@ -42,7 +42,7 @@ FORGOTTEN = 100_000  # idle steps after which nothing is left of m, v and the dr
 EARLY = 256  # steps in which they change quickly
 SMALL = 100 * EPSILON  # a root of v below which ε has to be looked at closely
 MOMENTS = 4
-LONG = 100  # steps for each row of a batch
+SORTED = 100  # steps for each row of a batch, from which on sorting is faster
 # Logarithms of what a step leaves of the moments, r β2^{-j/2}, of m and of v
 FADES = np.log([*(FADING * BETAS[1] ** (-moment / 2) for moment in range(MOMENTS)), *BETAS])[:, None]
 UNITS = np.array([1.0, EPSILON, EPSILON, EPSILON**2])[:, None]  # of a, b, c, d
@@ -164,7 +164,7 @@ def _distinct(steps: Steps, now: int) -> tuple[Steps, Steps]:
 
     By a table of all steps, unless these are so many that sorting is faster: a step must not grow with their number.
     """
-    if now > LONG * len(steps):
+    if now > SORTED * len(steps):
         return np.unique(steps, return_inverse=True)
     known, places = np.zeros(now + 1, dtype=bool), np.empty(now + 1, dtype=np.int64)
     known[steps] = True
