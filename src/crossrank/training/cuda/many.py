@@ -22,7 +22,7 @@ from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.models.dcn_v2 import DCNV2
 from crossrank.training.cuda import plain
-from crossrank.training.cuda.data import EvaluatedSplit, ManyOrders, Step, fits
+from crossrank.training.cuda.data import EvaluatedSplit, ResidentRows, Step, fits
 from crossrank.training.cuda.dcn import DCNPass, is_written_out
 from crossrank.training.cuda.engine import WARM_UP_STEPS, capturing
 from crossrank.training.cuda.plain import Columns, Gradient, Rows, Segments, Taken
@@ -82,7 +82,7 @@ class JointEngine:
         self.models, self.settings, self.loss, self.rule, self.device = list(models), settings, loss, rule, device
         self.operations = operations(device)
         self._stack(models)
-        self.rows = ManyOrders(split, settings.batch_size, seeds=seeds, device=device)
+        self.rows = ResidentRows(split, settings.batch_size, seed=seeds, device=device)
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.losses, self.nothing = torch.zeros(len(models), device=device), torch.zeros((), device=device)
         self.side_stream = SideStream(device)
