@@ -13,6 +13,8 @@ from torch import Tensor
 
 from crossrank.data import Split
 from crossrank.models import Model
+from crossrank.training.loss import Loss
+from crossrank.training.settings import TrainingSettings
 
 
 class Member(Protocol):
@@ -50,3 +52,48 @@ class Engine(Protocol):
 
     def step(self, batch: Any) -> Tensor:
         """One step of every member; returns the loss of each on its rows (members,), which the next step overwrites."""
+
+
+class SingleEngine:
+    """An engine of one model, which is its own member; an optimiser has the weights.
+
+    Args:
+        model: trained in place.
+        split: the training rows.
+        settings: of the training.
+        loss: what is made small.
+        seed: of the order of the rows.
+    """
+
+    optimizer: Any
+
+    def __init__(self, model: Model, split: Split, settings: TrainingSettings, *, loss: Loss, seed: int) -> None:
+        self.model, self.split, self.settings, self.loss, self.seed = model, split, settings, loss, seed
+
+    @property
+    def members(self) -> Sequence[Member]:
+        return [self]
+
+    def batches(self, epoch: int, start_batch: int) -> Iterator[Any]:
+        size, by_group = self.settings.batch_size, self.loss.needs_groups
+        return self.split.batches(size, seed=self.seed, epoch=epoch, start_batch=start_batch, by_group=by_group)
+
+    def using(self, *, averaged: bool) -> AbstractContextManager[None]:
+        held: AbstractContextManager[None] = self.optimizer.using(averaged=averaged)
+        return held
+
+    def placed(self, split: Split) -> Split:
+        return split
+
+    def drop(self, factor: float) -> None:
+        self.optimizer.rule.drop(factor)
+
+    def state(self) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.optimizer.state()
+        return state
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.optimizer.restore(state)
+
+    def close(self) -> None:
+        self.optimizer.close()

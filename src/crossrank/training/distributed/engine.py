@@ -12,7 +12,7 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -36,7 +36,7 @@ from crossrank.training.distributed.optimizer import DistributedOptimizer
 from crossrank.training.distributed.placement import asked_for, plan, specs, tell
 from crossrank.training.distributed.tables import RowSharder, Shard, ShardedEmbedding
 from crossrank.training.distributed.world import World, quietly
-from crossrank.training.engine import Member
+from crossrank.training.engine import SingleEngine
 from crossrank.training.lazy import LazyTable
 from crossrank.training.loss import Loss, penalty
 from crossrank.training.rule import UpdateRule
@@ -54,7 +54,7 @@ class Share:
         return self.num_rows
 
 
-class DistributedEngine:
+class DistributedEngine(SingleEngine):
     """Makes the steps together with the other processes.
 
     Args:
@@ -84,9 +84,8 @@ class DistributedEngine:
                 f"{settings.batch_size}.",
                 hint=f"Set training.batch_size={math.ceil(settings.batch_size / world.size) * world.size}.",
             )
-        self.plain, self.split, self.settings, self.loss, self.seed, self.world = (
-            model, split, settings, loss, seed, world
-        )  # fmt: skip
+        super().__init__(model, split, settings, loss=loss, seed=seed)
+        self.plain, self.world = model, world
         self.share = settings.batch_size // world.size
         self.most = 2 * self.share if loss.needs_groups else self.share  # rows; whole groups may take twice as many
         layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
@@ -115,16 +114,12 @@ class DistributedEngine:
             for layer in self.layers:
                 layer.tables.fill(self.whole, rule, self._steps)
         self.lookups = [lookup for layer in self.layers for lookup in layer.tables.lookups]
-        self.optimizer = DistributedOptimizer(self.network, self.lookups, settings, rule=rule, world=world)
-        self.model: Model = cast(Model, ShardedModel(self))
+        self.optimizer: DistributedOptimizer = DistributedOptimizer(self.network, self.lookups, settings, rule=rule, world=world)
+        self.model = cast(Model, ShardedModel(self))
         self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim, world.device)
 
     def _steps(self) -> int:
         return self.optimizer.steps
-
-    @property
-    def members(self) -> Sequence[Member]:
-        return [self]
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[Share]:
         world, by_group = self.world, self.loss.needs_groups
@@ -187,14 +182,8 @@ class DistributedEngine:
         labels, weights, groups = (None if column is None else next(rest) for column in columns[1:])
         return whole, labels.to(logits.dtype), None if weights is None else weights.to(logits.dtype), groups  # type: ignore[union-attr]
 
-    def using(self, *, averaged: bool) -> AbstractContextManager[None]:
-        return self.optimizer.using(averaged=averaged)
-
     def placed(self, split: Split) -> Split:
         return split if self.model is self.plain else SharedSplit(split, self.world)
-
-    def drop(self, factor: float) -> None:
-        self.optimizer.rule.drop(factor)
 
     def predict_logits(self, batches: Iterable[Features]) -> Tensor:
         """The logits of all processes' rows, where each has its share of every batch."""
