@@ -119,7 +119,7 @@ class CapturedEngine(SingleEngine):
         varying = bool(split.bags) or loss.needs_groups  # sizes differ between batches
         kind = DCNSteps if is_written_out(model, settings) and not varying else AutogradSteps
         self.steps: Any = kind(model, settings, loss=loss, rule=rule, bfloat16=bfloat16)
-        self.optimizer: DeviceOptimizer = self.steps.optimizer
+        self.optimizer = self.steps.optimizer
         rows = ResidentRows if fits(split, device) else SentRows
         self.rows = None if varying else rows(split, settings.batch_size, seed=seed, device=device)
         self.captured, self.last_loss = CapturedProgram(device), torch.zeros(1, device=device)

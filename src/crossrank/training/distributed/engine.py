@@ -114,7 +114,7 @@ class DistributedEngine(SingleEngine):
             for layer in self.layers:
                 layer.tables.fill(self.whole, rule, self._steps)
         self.lookups = [lookup for layer in self.layers for lookup in layer.tables.lookups]
-        self.optimizer: DistributedOptimizer = DistributedOptimizer(self.network, self.lookups, settings, rule=rule, world=world)
+        self.optimizer = DistributedOptimizer(self.network, self.lookups, settings, rule=rule, world=world)
         self.model = cast(Model, ShardedModel(self))
         self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim, world.device)
 
