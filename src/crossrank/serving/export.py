@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank import __version__
-from crossrank.errors import BundleError, ConfigError, MissingExtraError, listing
+from crossrank.errors import BundleError, ConfigError, MissingExtraError, listing, quietly
 from crossrank.files import write_json
 from crossrank.folders import making, publish, recover
 from crossrank.models import Model
@@ -73,7 +69,7 @@ def export(
             answers = onnx_answers(folder / GRAPH, threads=1)
         else:
             inputs, sizes = _example(model.model)
-            with torch.no_grad(), _quiet():
+            with torch.no_grad(), quietly():
                 write_compiled(model, tuple(inputs.values()), sizes, folder / COMPILED)
             answers, about = compiled_answers(folder / COMPILED), {"processor": processor()}
         parity = measure_parity(run, answers, rows)
@@ -119,7 +115,7 @@ def write_graph(answers: _Answers, path: Path) -> None:
     except ImportError:
         raise MissingExtraError("Exporting to ONNX", "export") from None
     inputs, sizes = _example(answers.model)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quietly():
         try:
             program: Any = torch.onnx.export(
                 answers,
@@ -166,16 +162,3 @@ def _example(model: Model) -> tuple[dict[str, Tensor], tuple[Any, ...]]:
 
 def _zeros(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.int32)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the exporter tells its developers."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)

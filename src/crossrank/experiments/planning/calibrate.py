@@ -24,6 +24,7 @@ from torch.multiprocessing.spawn import spawn
 
 from crossrank.data import Batch, EncodedRows, Split
 from crossrank.data.rows import LabeledRows
+from crossrank.errors import quietly
 from crossrank.experiments.bench import FEATURES
 from crossrank.experiments.planning.plan import EXCHANGES
 from crossrank.experiments.planning.rates import DEVICES, RATES_FILE, Device, write_rates
@@ -164,7 +165,7 @@ def _together(size: int) -> dict[str, float]:
 
 
 def _work(rank: int, size: int, folder: str) -> None:
-    from crossrank.training.distributed.world import World, quietly
+    from crossrank.training.distributed.world import World
 
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder, "store")), size)  # type: ignore[attr-defined]

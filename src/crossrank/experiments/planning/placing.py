@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from crossrank.errors import quietly
 from crossrank.experiments.planning.cluster import Cluster
 from crossrank.experiments.planning.workload import Table, Workload
 from crossrank.nn import FeatureEmbedding
@@ -61,7 +62,6 @@ def place(workload: Workload, cluster: Cluster, batch_size: int) -> list[Part]:
 def _ask_torchrec(workload: Workload, cluster: Cluster, batch_size: int) -> list[Part]:
     from crossrank.training.distributed.placement import asked_for, plan_ahead, specs, tell
     from crossrank.training.distributed.tables import ShardedEmbedding
-    from crossrank.training.distributed.world import quietly
 
     model, tables = workload.model, {table.name: table for table in workload.tables}
     layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]

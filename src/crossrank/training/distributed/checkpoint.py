@@ -29,13 +29,12 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load as read_entries
 from torch.distributed.checkpoint.state_dict_saver import save as write_entries
 
-from crossrank.errors import RunError
+from crossrank.errors import RunError, quietly
 from crossrank.files import Contents, checksum, is_as_written, read_json, signed, write_json
 from crossrank.folders import CHECKPOINT
 from crossrank.models import Model
 from crossrank.nn import FeatureEmbedding
 from crossrank.training.checkpoint import ANEW, Position, read_journal
-from crossrank.training.distributed.world import quietly
 
 if TYPE_CHECKING:
     from crossrank.training.distributed.engine import DistributedEngine

@@ -25,7 +25,7 @@ from torchrec.distributed.types import ShardingEnv
 
 from crossrank.data import Batch, Split
 from crossrank.data.rows import SCORING_ROWS
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, quietly
 from crossrank.models import Model
 from crossrank.models.base import SPECIAL_IDS, evaluating
 from crossrank.nn import FeatureEmbedding, Features
@@ -35,7 +35,7 @@ from crossrank.training.distributed.model import ShardedModel, SharedSplit, inte
 from crossrank.training.distributed.optimizer import DistributedOptimizer
 from crossrank.training.distributed.placement import asked_for, plan, specs, tell
 from crossrank.training.distributed.tables import RowSharder, Shard, ShardedEmbedding
-from crossrank.training.distributed.world import World, quietly
+from crossrank.training.distributed.world import World
 from crossrank.training.engine import SingleEngine
 from crossrank.training.lazy import LazyTable
 from crossrank.training.loss import Loss, penalty

@@ -12,9 +12,9 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from crossrank.errors import RunError
+from crossrank.errors import RunError, quietly
 from crossrank.runs.lifecycle import is_interrupted
-from crossrank.training.distributed.world import ALONE, need_torchrec, quietly
+from crossrank.training.distributed.world import ALONE, need_torchrec
 
 BAD_INPUT = 2  # the exit status of a command that has said what is wrong
 

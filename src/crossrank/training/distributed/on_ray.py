@@ -15,10 +15,10 @@ from threading import Thread
 from typing import Any
 
 from crossrank.data import EncodedDataset
-from crossrank.errors import ConfigError, CrossRankError, RunError
+from crossrank.errors import ConfigError, CrossRankError, RunError, first_line
 from crossrank.files import read_json, write_json, writing
 from crossrank.folders import recover
-from crossrank.ray import cluster, first_line
+from crossrank.ray import cluster
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import check_free, is_interrupted
 from crossrank.training.distributed.world import PATIENCE, need_torchrec

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.util
-import logging
 import os
 import sys
 import warnings
@@ -130,16 +129,3 @@ def joined(device: str) -> Iterator[World]:
     finally:
         if not made:
             dist.destroy_process_group()
-
-
-@contextlib.contextmanager
-def quietly(level: int = logging.WARNING) -> Iterator[None]:
-    """Without what TorchRec and torch say about each other's parts, up to a level."""
-    before = logging.root.manager.disable
-    logging.disable(level)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
