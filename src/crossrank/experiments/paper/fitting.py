@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from crossrank.experiments.figures import spread
 from crossrank.nn import CrossNetwork, DeepNetwork, LowRankCrossLayer, OutputLayer
 
 Function = Callable[[Tensor], Tensor]  # (..., B, d) -> (..., B)
@@ -273,12 +273,6 @@ def _schedule(done: float, fall: float) -> float:
 def chosen(errors: Sequence[Sequence[float]]) -> dict[str, Any]:
     """The spread of the first start of each run, with the errors of all starts."""
     return {**spread([run[0] for run in errors]), "starts": errors}
-
-
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and standard deviation, with the values themselves."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.fmean(values), "deviation": deviation, "values": list(values)}
 
 
 def shown(measured: Mapping[str, Any]) -> str:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
 from crossrank.errors import ConfigError
-from crossrank.experiments.figures import dots
-from crossrank.experiments.paper.fitting import spread
+from crossrank.experiments.figures import dots, spread
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.paper.studies import (
     METRICS,
