@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_leaves
 from crossrank.experiments.processes import torch_threads
 from crossrank.models import MODELS, build_model, parse_model_settings
 from crossrank.models.cost import markdown_table, model_cost
-from crossrank.nn import FeatureEmbedding, Features
+from crossrank.nn import Features
+from crossrank.nn.embedding import embedding_layers
 from crossrank.schema import Feature
 
 FEATURES = [
@@ -131,8 +132,7 @@ def _step(model: nn.Module, batch_size: int) -> Step:
 def _lookups(model: nn.Module, step: Step) -> Step:
     """What a step does in embedding tables, alone: the layers on the inputs that they get there."""
     inputs: dict[nn.Module, tuple[Features]] = {}
-    tables = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
-    hooks = [table.register_forward_pre_hook(inputs.__setitem__) for table in tables]
+    hooks = [table.register_forward_pre_hook(inputs.__setitem__) for table in embedding_layers(model)]
     step()
     for hook in hooks:
         hook.remove()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from crossrank import __version__
 from crossrank.errors import BundleError, ConfigError, MissingExtraError, listing, quietly
 from crossrank.files import write_json
-from crossrank.folders import making, publish, recover
+from crossrank.folders import check_replaceable, making, publish, recover
 from crossrank.models import Model
 from crossrank.models.base import answers_of
 from crossrank.nn import Bag, Features
@@ -60,7 +60,8 @@ def export(
         if value not in get_args(known):
             raise ConfigError(f"{name} must be one of {listing(get_args(known))}; got {value!r}.")
     into, run = Path(into), run if isinstance(run, Run) else Run.open(run)
-    _check_place(into, overwrite)
+    recover(into)
+    check_replaceable(into, "bundle", BundleError, overwrite=overwrite, is_one=is_bundle)
     rows = parity_rows(run, data)
     with making(into, BundleError) as folder:
         model, about = _Answers(packed(run.model, precision), run.schema.label.kind).eval(), {}
@@ -81,17 +82,6 @@ def export(
         write_manifest(folder, {**about, "precision": precision, "parity": parity})
         publish(folder, into)
     return Bundle.open(into, verify=False)
-
-
-def _check_place(into: Path, overwrite: bool) -> None:
-    recover(into)
-    if into.exists() and not overwrite:
-        raise BundleError(
-            f"The bundle {into} must not exist yet; it does.",
-            hint="Choose another name, or pass --overwrite to replace it.",
-        )
-    if into.exists() and not is_bundle(into):
-        raise BundleError(f"{into} is not a bundle, so it will not be replaced.", hint="Choose another name.")
 
 
 class _Answers(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 from crossrank.errors import quietly
 from crossrank.experiments.planning.cluster import Cluster
 from crossrank.experiments.planning.workload import Table, Workload
-from crossrank.nn import FeatureEmbedding
+from crossrank.nn.embedding import embedding_layers
 from crossrank.training.distributed.world import has_torchrec
 
 EVENLY = "evenly"  # where TorchRec is not there to ask
@@ -64,11 +64,10 @@ def _ask_torchrec(workload: Workload, cluster: Cluster, batch_size: int) -> list
     from crossrank.training.distributed.tables import ShardedEmbedding
 
     model, tables = workload.model, {table.name: table for table in workload.tables}
-    layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
     names = {table.name: table.feature for table in workload.tables}
     chosen = asked_for(workload.config.training.placement, names)
     with quietly():
-        divided = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(layers)}
+        divided = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(embedding_layers(model))}
         network = copy.deepcopy(model, {**divided})
         made = plan_ahead(
             network,

@@ -33,7 +33,7 @@ from crossrank.errors import RunError, quietly
 from crossrank.files import Contents, checksum, is_as_written, read_json, signed, write_json
 from crossrank.folders import CHECKPOINT
 from crossrank.models import Model
-from crossrank.nn import FeatureEmbedding
+from crossrank.nn.embedding import embedding_layers
 from crossrank.training.checkpoint import ANEW, Position, read_journal
 
 if TYPE_CHECKING:
@@ -98,13 +98,13 @@ def load(engine: DistributedEngine, folder: Path) -> tuple[Position, list[str], 
 
 def whole_tables(model: Model) -> dict[str, Tensor]:
     """Every table of a plain model, under the name that it has in checkpoints: (v_i, e_i) each."""
-    layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
-    return {f"{n}_{i}": layer.table(i) for n, layer in enumerate(layers) for i in range(len(layer.vocab_sizes))}
+    layers = enumerate(embedding_layers(model))
+    return {f"{n}_{i}": layer.table(i) for n, layer in layers for i in range(len(layer.vocab_sizes))}
 
 
 def read_best(model: Model, folder: Path) -> None:
     """Fill a plain model with the best weights of a checkpoint; in one process, which needs no TorchRec."""
-    flat = {layer.weight.data_ptr() for layer in model.modules() if isinstance(layer, FeatureEmbedding)}
+    flat = {layer.weight.data_ptr() for layer in embedding_layers(model)}
     plain = {name: tensor for name, tensor in model.state_dict().items() if tensor.data_ptr() not in flat}
     tables = {f"{TABLE}{name}": table.detach() for name, table in whole_tables(model).items()}
     _read(

@@ -28,7 +28,8 @@ from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import ConfigError, quietly
 from crossrank.models import Model
 from crossrank.models.base import SPECIAL_IDS, evaluating
-from crossrank.nn import FeatureEmbedding, Features
+from crossrank.nn import Features
+from crossrank.nn.embedding import embedding_layers
 from crossrank.training.device import uses_bfloat16
 from crossrank.training.distributed.checkpoint import engine_state, whole_tables
 from crossrank.training.distributed.model import ShardedModel, SharedSplit, interleaved
@@ -67,6 +68,8 @@ class DistributedEngine(SingleEngine):
         world: the processes.
     """
 
+    optimizer: DistributedOptimizer
+
     def __init__(
         self,
         model: Model,
@@ -88,8 +91,7 @@ class DistributedEngine(SingleEngine):
         self.plain, self.world = model, world
         self.share = settings.batch_size // world.size
         self.most = 2 * self.share if loss.needs_groups else self.share  # rows; whole groups may take twice as many
-        layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
-        sharded = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(layers)}
+        sharded = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(embedding_layers(model))}
         self.network = copy.deepcopy(model, {**sharded})
         self.layers = [layer for layer in sharded.values() if layer.tables is not None]
         self.whole = whole_tables(model)
