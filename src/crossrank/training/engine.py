@@ -5,16 +5,22 @@ An engine has one member for each model. An engine of one model is its own membe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from crossrank.data import Split
 from crossrank.models import Model
 from crossrank.training.loss import Loss
+from crossrank.training.profile import NoClock, StepClock
+from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
+
+CPU = torch.device("cpu")
 
 
 class Member(Protocol):
@@ -54,21 +60,34 @@ class Engine(Protocol):
         """One step of every member; returns the loss of each on its rows (members,), which the next step overwrites."""
 
 
+@dataclasses.dataclass(eq=False)
 class SingleEngine:
     """An engine of one model, which is its own member; an optimiser has the weights.
 
-    Args:
+    Attributes:
         model: trained in place.
         split: the training rows.
         settings: of the training.
         loss: what is made small.
+        rule: of the update.
         seed: of the order of the rows.
+        device: where the steps are made.
+        clock: told when each part of a step ends.
     """
 
-    optimizer: Any
+    model: Model
+    split: Split
+    settings: TrainingSettings
+    _: dataclasses.KW_ONLY
+    loss: Loss
+    rule: UpdateRule
+    seed: int
+    device: torch.device = CPU
+    clock: StepClock = dataclasses.field(default_factory=NoClock)
+    optimizer: Any = dataclasses.field(init=False)
 
-    def __init__(self, model: Model, split: Split, settings: TrainingSettings, *, loss: Loss, seed: int) -> None:
-        self.model, self.split, self.settings, self.loss, self.seed = model, split, settings, loss, seed
+    def __post_init__(self) -> None:
+        """Make the optimiser."""
 
     @property
     def members(self) -> Sequence[Member]:

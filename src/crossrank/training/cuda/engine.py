@@ -30,7 +30,6 @@ from crossrank.training.device import uses_bfloat16
 from crossrank.training.engine import SingleEngine
 from crossrank.training.heads import learned_logits
 from crossrank.training.loss import Loss, penalty
-from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
@@ -90,38 +89,18 @@ class AutogradSteps:
 class CapturedEngine(SingleEngine):
     """The steps of a training on a GPU; an :class:`~crossrank.training.engine.Engine`.
 
-    Args:
-        model: moved there, and trained in place.
-        split: the training rows.
-        settings: of the training.
-        loss: what is made small.
-        rule: of the update.
-        seed: of the order of the rows.
-        device: a GPU; on a processor the same steps run uncaptured.
-        clock: told when each part of a step ends.
+    On a processor the same steps run uncaptured.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        split: Split,
-        settings: TrainingSettings,
-        *,
-        loss: Loss,
-        rule: UpdateRule,
-        seed: int,
-        device: torch.device,
-        clock: StepClock | None = None,
-    ) -> None:
-        super().__init__(model.to(device), split, settings, loss=loss, seed=seed)
-        self.device, self.clock = device, clock or NoClock()
-        bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim, device)
-        varying = bool(split.bags) or loss.needs_groups  # sizes differ between batches
+    def __post_init__(self) -> None:
+        model, settings, device = self.model.to(self.device), self.settings, self.device
+        varying = bool(self.split.bags) or self.loss.needs_groups  # sizes differ between batches
         kind = DCNSteps if is_written_out(model, settings) and not varying else AutogradSteps
-        self.steps: Any = kind(model, settings, loss=loss, rule=rule, bfloat16=bfloat16)
+        bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim, device)
+        self.steps: Any = kind(model, settings, loss=self.loss, rule=self.rule, bfloat16=bfloat16)
         self.optimizer = self.steps.optimizer
-        rows = ResidentRows if fits(split, device) else SentRows
-        self.rows = None if varying else rows(split, settings.batch_size, seed=seed, device=device)
+        rows = ResidentRows if fits(self.split, device) else SentRows
+        self.rows = None if varying else rows(self.split, settings.batch_size, seed=self.seed, device=device)
         self.captured, self.last_loss = CapturedProgram(device), torch.zeros(1, device=device)
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[Step | Batch]:

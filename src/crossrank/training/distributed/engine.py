@@ -39,9 +39,7 @@ from crossrank.training.distributed.tables import RowSharder, Shard, ShardedEmbe
 from crossrank.training.distributed.world import World
 from crossrank.training.engine import SingleEngine
 from crossrank.training.lazy import LazyTable
-from crossrank.training.loss import Loss, penalty
-from crossrank.training.rule import UpdateRule
-from crossrank.training.settings import TrainingSettings
+from crossrank.training.loss import penalty
 
 
 @dataclasses.dataclass
@@ -55,42 +53,31 @@ class Share:
         return self.num_rows
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class DistributedEngine(SingleEngine):
     """Makes the steps together with the other processes.
 
-    Args:
-        model: whose weights are the first ones; it is left as it is until :meth:`close`.
-        split: the training rows.
-        settings: of the training; the batch size is that of all processes together.
-        loss: what is made small.
-        rule: of the update.
-        seed: of the order of the rows.
+    The model, whose weights are the first ones, is left as it is until :meth:`close`. The batch size is that of all
+    processes together.
+
+    Attributes:
         world: the processes.
     """
 
-    optimizer: DistributedOptimizer
+    world: World
+    optimizer: DistributedOptimizer = dataclasses.field(init=False)
 
-    def __init__(
-        self,
-        model: Model,
-        split: Split,
-        settings: TrainingSettings,
-        *,
-        loss: Loss,
-        rule: UpdateRule,
-        seed: int,
-        world: World,
-    ) -> None:
+    def __post_init__(self) -> None:
+        self.plain = self.model
+        model, settings, rule, world = self.model, self.settings, self.rule, self.world
         if settings.batch_size % world.size:
             raise ConfigError(
                 f"training.batch_size must be a multiple of the number of processes, {world.size}; got "
                 f"{settings.batch_size}.",
                 hint=f"Set training.batch_size={math.ceil(settings.batch_size / world.size) * world.size}.",
             )
-        super().__init__(model, split, settings, loss=loss, seed=seed)
-        self.plain, self.world = model, world
         self.share = settings.batch_size // world.size
-        self.most = 2 * self.share if loss.needs_groups else self.share  # rows; whole groups may take twice as many
+        self.most = self.share * (2 if self.loss.needs_groups else 1)  # rows; whole groups may take twice as many
         sharded = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(embedding_layers(model))}
         self.network = copy.deepcopy(model, {**sharded})
         self.layers = [layer for layer in sharded.values() if layer.tables is not None]
