@@ -31,7 +31,7 @@ from crossrank.models.base import SPECIAL_IDS, evaluating
 from crossrank.nn import Features
 from crossrank.nn.embedding import embedding_layers
 from crossrank.training.device import uses_bfloat16
-from crossrank.training.distributed.checkpoint import engine_state, whole_tables
+from crossrank.training.distributed.checkpoint import TABLE, whole_tables
 from crossrank.training.distributed.model import ShardedModel, SharedSplit, interleaved
 from crossrank.training.distributed.optimizer import DistributedOptimizer
 from crossrank.training.distributed.placement import asked_for, plan, specs, tell
@@ -214,7 +214,19 @@ class DistributedEngine(SingleEngine):
                     yield shard, weight[shard.held], holder
 
     def state(self) -> dict[str, Tensor]:
-        return engine_state(self)
+        """What a resumed training needs of this process; the tensors are those that are trained, not copies.
+
+        Every row must belong to the present step.
+        """
+        optimizer = self.optimizer
+        state = {"steps": torch.tensor(optimizer.steps)}
+        for name, parameter in optimizer.dense.items():
+            if not name.startswith(TABLE):
+                state |= {f"{key}.{name}": part for key, part in optimizer.parts(parameter).items()}
+        for shard, _, holder in self.shards():
+            for key, part in optimizer.parts(holder).items():
+                state[f"{key}.{TABLE}{shard.place}"] = part[shard.held]
+        return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """What a checkpoint holds is read in place; the rest follows from the number of steps."""
