@@ -7,7 +7,6 @@ shows the shape of the paper's findings, not its numbers.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -128,7 +127,7 @@ def run_study(
     rows = criteo_rows(data, work, quick=quick, numeric=study.numeric)
     settings = study.settings(rows.scale)
     wanted = tasks(rows.dataset, settings, rows.runs, seeds=rows.scale.seeds)
-    measured = measure_tasks(wanted, jobs or os.cpu_count() or 1)
+    measured = measure_tasks(wanted, jobs)
     found = {setting.label: values for setting, values in zip(settings, measured, strict=True)}
     page = _page(study, settings, found, [study.text, rows.origin], rows.best)
     return dataclasses.replace(page, runs=first_runs(wanted))

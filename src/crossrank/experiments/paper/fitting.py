@@ -18,6 +18,7 @@ MakeModel = Callable[[], nn.Sequential]
 Optimizer = Callable[[nn.Module, Tensor, Tensor], None]
 TEST_ROWS = 10_000
 ROUNDING = 1e-10
+PROBES = 8
 WARM_UP = 0.1  # the share of the steps in which the learning rate grows
 
 
@@ -198,14 +199,14 @@ def _flat(model: nn.Module, part: str = "") -> tuple[Tensor, Callable[[Tensor, T
     return nn.utils.parameters_to_vector(trained.values()).detach(), output
 
 
-def _reach(output: Callable[[Tensor, Tensor], Tensor], vector: Tensor, x: Tensor, *, probes: int = 8) -> Tensor:
+def _reach(output: Callable[[Tensor, Tensor], Tensor], vector: Tensor, x: Tensor) -> Tensor:
     """How far each weight moves the output in the root mean square, estimated by random signs."""
     vector = vector.clone().requires_grad_()
     found = torch.zeros_like(vector)
-    for _ in range(probes):
+    for _ in range(PROBES):
         signs = torch.randint(2, (len(x),)).to(x) * 2 - 1
         (moved,) = torch.autograd.grad(output(vector, x) @ signs, vector)
-        found += moved.square() / (probes * len(x))
+        found += moved.square() / (PROBES * len(x))
     return found.detach().sqrt().clamp(min=1e-4 * found.detach().max().sqrt().item())
 
 

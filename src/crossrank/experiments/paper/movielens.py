@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -95,7 +94,7 @@ def run(
     wanted = tasks(fixed, settings, work / "runs-0", seeds=seeds)
     for split, dataset in enumerate(others, start=1):
         wanted += tasks(dataset, settings, work / f"runs-{split}", seeds=1)
-    measured = iter(measure_tasks(wanted, jobs or os.cpu_count() or 1))
+    measured = iter(measure_tasks(wanted, jobs))
     found, *by_split = ({setting.label: next(measured) for setting in settings} for _ in range(splits + 1))
     for label, values in found.items():
         for metric in METRICS:
@@ -116,7 +115,7 @@ def run_successors(
     for split in range(1, (2 if quick else SPLITS) + 1):
         dataset = split_dataset(data, work, split, quick=quick)
         wanted += recipe.test_tasks(dataset, work / f"successors-{split}", choices, seeds=1)
-    measured = measure_tasks(wanted, jobs or os.cpu_count() or 1)
+    measured = measure_tasks(wanted, jobs)
     found = {label: dict(values) for label, values in zip(choices, measured, strict=False)}
     for place, values in enumerate(found.values()):
         for metric in METRICS:
@@ -130,7 +129,7 @@ def search_successors(
     """The first half of it: the settings that the grid finds, which go to ``successors.json`` in the working folder."""
     recipe, work = MOVIELENS.quick() if quick else MOVIELENS, work / ("movielens-quick" if quick else "movielens")
     wanted = recipe.search_tasks(split_dataset(data, work, 0, quick=quick), work / "successors-search")
-    choices = choose(wanted, measure_tasks(wanted, jobs or os.cpu_count() or 1))
+    choices = choose(wanted, measure_tasks(wanted, jobs))
     write_json(work / "successors.json", choices)
     return choices
 
