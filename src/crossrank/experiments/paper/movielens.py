@@ -99,18 +99,24 @@ def run(
     for label, values in found.items():
         for metric in METRICS:
             values[f"{metric}_over_splits"] = spread([each[label][metric]["mean"] for each in by_split])
-    later, choices = run_successors(quick=quick, data=data, search=search, work=work.parent, jobs=jobs)
+    later, choices = _successors(data, work, quick=quick, search=search, jobs=jobs)
     page = _page(found, later, choices, searched_anew=search)
     return dataclasses.replace(page, runs=first_runs(wanted[: len(settings)]))
 
 
-def run_successors(
-    *, quick: bool = False, data: Path | None = None, search: bool = False, work: Path = WORK, jobs: int | None = None
+def _successors(
+    data: Path | None, work: Path, *, quick: bool, search: bool, jobs: int | None
 ) -> tuple[dict[str, dict[str, Any]], Choices]:
-    """What the networks after DCN-V2 reach over random splits, and with which settings; the words are those of run."""
+    """What the networks after DCN-V2 reach over random splits, and with which settings.
+
+    Those that a search finds go to ``successors.json`` in the working folder.
+    """
+    recipe = MOVIELENS.quick() if quick else MOVIELENS
     choices: Choices = {} if search or quick else committed("successors.json")
-    choices = choices or search_successors(quick=quick, data=data, work=work, jobs=jobs)
-    recipe, work = MOVIELENS.quick() if quick else MOVIELENS, work / ("movielens-quick" if quick else "movielens")
+    if not choices:
+        tried = recipe.search_tasks(split_dataset(data, work, 0, quick=quick), work / "successors-search")
+        choices = choose(tried, measure_tasks(tried, jobs))
+        write_json(work / "successors.json", choices)
     wanted = []
     for split in range(1, (2 if quick else SPLITS) + 1):
         dataset = split_dataset(data, work, split, quick=quick)
@@ -121,17 +127,6 @@ def run_successors(
         for metric in METRICS:
             values[metric] = spread([each[metric]["mean"] for each in measured[place :: len(choices)]])
     return found, choices
-
-
-def search_successors(
-    *, quick: bool = False, data: Path | None = None, work: Path = WORK, jobs: int | None = None
-) -> Choices:
-    """The first half of it: the settings that the grid finds, which go to ``successors.json`` in the working folder."""
-    recipe, work = MOVIELENS.quick() if quick else MOVIELENS, work / ("movielens-quick" if quick else "movielens")
-    wanted = recipe.search_tasks(split_dataset(data, work, 0, quick=quick), work / "successors-search")
-    choices = choose(wanted, measure_tasks(wanted, jobs))
-    write_json(work / "successors.json", choices)
-    return choices
 
 
 def committed(name: str = "movielens.json") -> dict[str, dict[str, Any]]:
