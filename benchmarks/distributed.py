@@ -69,7 +69,8 @@ def work(folder: Path, *, rounds: int, steps: int) -> None:
     import numpy as np
     import torch
 
-    from crossrank.training.distributed.world import joined, quietly
+    from crossrank.errors import quietly
+    from crossrank.training.distributed.world import joined
 
     torch.manual_seed(0)
     with joined("cpu") as world:

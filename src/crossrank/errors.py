@@ -6,8 +6,11 @@ on one line and the hint on another; in Python both stand in ``str(error)``.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import logging
+import warnings
+from collections.abc import Iterable, Iterator
 
 
 class CrossRankError(Exception):
@@ -84,3 +87,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"Did you mean '{near[0]}'?" if near else ""
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an error says, or its name where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(". ")
+
+
+@contextlib.contextmanager
+def quietly(level: int = logging.WARNING) -> Iterator[None]:
+    """Without what libraries tell their developers, up to a level."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -14,7 +14,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from crossrank.errors import CrossRankError
@@ -51,6 +51,17 @@ def is_left(folder: Path) -> bool:
 def has_checkpoint(folder: Path) -> bool:
     """Whether an unfinished training can be gone on with."""
     return (folder / CHECKPOINT / "position.json").is_file() or (folder / MEMBERS).is_dir()
+
+
+def check_replaceable(
+    target: Path, kind: str, error: type[CrossRankError], *, overwrite: bool, is_one: Callable[[Path], bool]
+) -> None:
+    """Refuse to put something in the place of what is not of its kind, or is not to be overwritten."""
+    if target.exists() and not overwrite:
+        hint = "Choose another name, or pass --overwrite to replace it."
+        raise error(f"The {kind} {target} must not exist yet; it does.", hint=hint)
+    if target.exists() and not is_one(target):
+        raise error(f"{target} is not a {kind}, so it will not be replaced.", hint="Choose another name.")
 
 
 @contextlib.contextmanager

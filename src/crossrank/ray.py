@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
-from crossrank.errors import CrossRankError, RunError
+from crossrank.errors import CrossRankError, RunError, first_line
 
 EngineName: TypeAlias = Literal["local", "ray"]
 
@@ -85,11 +85,6 @@ def lost(error: BaseException) -> RunError:
         f"The cluster must finish what it began; {first_line(error)}.",
         hint="Look at it with `ray status`, and at its logs, and give the command again.",
     )
-
-
-def first_line(error: BaseException) -> str:
-    """Of what an error says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from crossrank.data.crossing import NUM_ORDERS, add_crosses
 from crossrank.data.prepare import prepare
 from crossrank.errors import SchemaError
 from crossrank.schema import Categorical, Cross, Label, Multivalent, Numeric, Schema
-from crossrank.training.cuda.data import ManyOrders, ResidentRows
+from crossrank.training.cuda.data import ResidentRows
 
 PAIR, SINGLE = Cross(of=("user", "item"), min_count=3), Cross(of=("user",))
 COLUMNS = [Categorical(name="user"), Categorical(name="item"), Numeric(name="age", encoding="scalar")]
@@ -153,7 +153,7 @@ def test_epochs_take_turns_with_the_orders_here_and_where_rows_are_resident(tmp_
     orders = [split.rows.encoded.numeric[:, 1:], *np.moveaxis(split.rows.encoded.orders, 1, 0)]
     assert len(orders) == NUM_ORDERS
     resident = ResidentRows(split, size, seed=3, device=device)
-    many = ManyOrders(split, size, seeds=[3, 4], device=device)
+    many = ResidentRows(split, size, seed=[3, 4], device=device)
     for epoch in range(NUM_ORDERS + 1):
         expected = orders[epoch % NUM_ORDERS][split.order(3, epoch).rows(0, size)]
         (batch,) = split.batches(size, seed=3, epoch=epoch)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from crossrank.experiments.figures import spread
 from crossrank.experiments.paper import fitting, polynomials
 from crossrank.experiments.paper.fitting import (
     RandomPolynomials,
@@ -23,7 +24,6 @@ from crossrank.experiments.paper.fitting import (
     model_size,
     sample,
     shown,
-    spread,
 )
 
 

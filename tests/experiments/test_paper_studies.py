@@ -66,9 +66,9 @@ def test_studies_on_generated_rows_need_neither_tables_nor_plots_nor_a_command_l
 import sys
 sys.modules.update(dict.fromkeys(("polars", "typer", "matplotlib", "optuna")))
 from pathlib import Path
-from crossrank.experiments.paper.criteo import train_studies
+from crossrank.experiments.paper.criteo import run_study
 from crossrank.experiments.paper.criteo_studies import STUDIES
-train_studies([STUDIES["relu"]], quick=True, work=Path(sys.argv[1]), jobs=1)
+run_study(STUDIES["relu"], quick=True, work=Path(sys.argv[1]), jobs=1)
 """
     subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
     page = criteo.run_study(STUDIES["relu"], quick=True, work=tmp_path, jobs=1)

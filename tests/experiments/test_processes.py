@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from crossrank.experiments.processes import one_thread, workers
+from crossrank.experiments.processes import torch_threads, workers
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -36,6 +36,6 @@ def test_an_error_of_a_piece_of_work_reaches_the_caller(jobs):
 
 def test_the_number_of_threads_comes_back_after_an_error():
     before = torch.get_num_threads()
-    with pytest.raises(KeyError), one_thread():
+    with pytest.raises(KeyError), torch_threads(1):
         raise KeyError
     assert torch.get_num_threads() == before

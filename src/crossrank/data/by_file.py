@@ -20,8 +20,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,17 +43,8 @@ from crossrank.data.spool import SpooledChunk
 from crossrank.data.table import Table
 from crossrank.data.writer import DatasetWriter
 from crossrank.errors import DataError
+from crossrank.ray import Tasks
 from crossrank.schema import Categorical, Multivalent, Numeric, Schema
-
-
-class Tasks(Protocol):
-    """Who does the work: see :class:`crossrank.ray.Tasks`."""
-
-    @property
-    def width(self) -> int: ...
-    def put(self, value: Any) -> Any: ...
-    def start(self, work: Callable[..., Any], *args: Any, parts: int | None = None) -> Any: ...
-    def get(self, made: Any) -> Any: ...
 
 
 @dataclasses.dataclass(frozen=True)

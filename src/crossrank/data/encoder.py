@@ -197,7 +197,7 @@ class Encoder:
         for column in self.schema.multivalent:
             pieces, offsets = pieces_of_series(frame[column.name], column.separator)
             bags.append((self.vocabularies[column.name].ids(pieces), offsets))
-        value_ids, floats = self._number_slots(numbers_of_frame(frame, self.schema.numeric, where))
+        value_ids, floats = self.number_slots(numbers_of_frame(frame, self.schema.numeric, where))
         return self.add_cells(EncodedRows(side_by_side([*ids, *value_ids], len(frame)), floats, tuple(bags)))
 
     def encode_rows(self, rows: Sequence[Mapping[str, object]]) -> EncodedRows:
@@ -218,7 +218,7 @@ class Encoder:
             bag_ids = np.fromiter(chain.from_iterable(cells), np.uint32)
             bags.append((bag_ids, offsets_of(np.array([len(cell) for cell in cells], np.int64))))
         categorical = np.array(ids, np.uint32).reshape(len(rows), len(self._lookups))
-        value_ids, floats = self._number_slots(numbers_of_rows(rows, self.schema.numeric))
+        value_ids, floats = self.number_slots(numbers_of_rows(rows, self.schema.numeric))
         if value_ids:
             categorical = np.concatenate([categorical, *(column[:, None] for column in value_ids)], axis=1)
         return self.add_cells(EncodedRows(categorical, floats, tuple(bags)))
@@ -232,7 +232,7 @@ class Encoder:
         """How numbers are made fit for a network."""
         return Scaling(self.schema.numeric, self.statistics)
 
-    def _number_slots(self, numbers: Doubles) -> tuple[list[Ids], Floats]:
+    def number_slots(self, numbers: Doubles) -> tuple[list[Ids], Floats]:
         """The ids of the slots of values, each (N,), and all numeric slots: (N, C) -> (N, W)."""
         logged = take_logs(numbers, self.scaling.shifts)
         scaled = self.scaling.scale(logged)

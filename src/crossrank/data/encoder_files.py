@@ -88,7 +88,7 @@ def load_encoder(kind: type[Encoder], folder: Path) -> Encoder:
         label, features = schema.label.kind, encoder.features
         crosses = [CellCodes.load(cross, features, label, parts[cross.name]) for cross in schema.crosses]
         encoder = kind(schema, encoder.vocabularies, statistics, crosses)
-        ids, floats = encoder._number_slots(np.full((1, len(schema.numeric)), np.nan))
+        ids, floats = encoder.number_slots(np.full((1, len(schema.numeric)), np.nan))
         missing = np.zeros((1, len(schema.categorical) + len(ids)), np.uint32)
         encoder.add_cells(EncodedRows(missing, floats, ()))  # what does not fit together shows here
         return encoder

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import polars as pl
 
 from crossrank.data.parts import Piece, check_names
-from crossrank.errors import DataError, SchemaError, listing
+from crossrank.errors import DataError, SchemaError, first_line, listing
 from crossrank.files import writing
 
 
@@ -131,10 +131,6 @@ def _series(name: str, values: Any) -> pl.Series:
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
         hint = "Turn the values into one type first, such as text."
         raise DataError(f"Column '{name}' must hold values of one type; {first_line(error)}.", hint=hint) from None
-
-
-def first_line(error: BaseException | str) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _pandas_values(column: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -30,9 +29,7 @@ class Phases:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def start(self, name: str) -> None:

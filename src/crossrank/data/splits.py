@@ -140,13 +140,13 @@ class SplitSettings:
         if self.method in ("auto", "random"):
             return lambda chunk: _draw(_positions(chunk).astype(np.uint64), self.seed, borders)
         if self.method == "group" and column is not None:
-            return _by_group(column, self.seed, borders)
+            return lambda chunk: _draw(_hashes(chunk, column), self.seed, borders)
         cuts = borders if self.method == "time" else borders[:1]
         divide = (lambda splits, _: splits) if self.method == "time" else self._divide_later
         if column is not None:
             return ByTime(table, column, cuts, divide)
-        by_position = _by_position(table, cuts)
-        return lambda chunk: divide(by_position(chunk), chunk)
+        firsts = np.round(cuts * table.num_rows())
+        return lambda chunk: divide(np.searchsorted(firsts, _positions(chunk), side="right").astype(np.uint8), chunk)
 
     def _with_valid(self, assign: Assign, present: set[int], together: str | None) -> Assign:
         """The same, with valid rows drawn from the training rows where there are none."""
@@ -185,10 +185,6 @@ def _positions(chunk: Chunk) -> NDArray[np.int64]:
     return np.arange(chunk.first_row, chunk.first_row + len(chunk.frame))
 
 
-def _by_group(column: str, seed: int, borders: NDArray[np.float64]) -> Assign:
-    return lambda chunk: _draw(_hashes(chunk, column), seed, borders)
-
-
 def _hashes(chunk: Chunk, column: str) -> NDArray[np.uint64]:
     return stable_hashes(text_of_series(chunk.frame[column]))
 
@@ -223,8 +219,3 @@ def _check_names(table: Table, column: str) -> set[int]:
             f"Column '{column}' must say train in some rows; got {listing(sorted(str(text) for text in counts))}."
         )
     return splits
-
-
-def _by_position(table: Table, borders: NDArray[np.float64]) -> Assign:
-    firsts = np.round(borders * table.num_rows())
-    return lambda chunk: np.searchsorted(firsts, _positions(chunk), side="right").astype(np.uint8)

@@ -14,12 +14,12 @@ from crossrank.data.batches import prefetch
 from crossrank.data.delimited import DelimitedFile, OnError
 from crossrank.data.foreign import check_format
 from crossrank.data.forking import use_polars
-from crossrank.data.frames import FramePart, StreamPart, first_line, frame_of
+from crossrank.data.frames import FramePart, StreamPart, frame_of
 from crossrank.data.lines import known_encoding, unreadable
 from crossrank.data.packed_texts import Words, texts_of_words
 from crossrank.data.parquet import ParquetFile
 from crossrank.data.parts import Part, Piece
-from crossrank.errors import ConfigError, DataError, SchemaError, did_you_mean, listing
+from crossrank.errors import ConfigError, DataError, SchemaError, did_you_mean, first_line, listing
 
 MOST_COLUMNS = 100_000
 CHUNK_ROWS = 65_536  # more would need more memory, fewer more calls for each row

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -15,9 +14,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from crossrank.experiments.processes import torch_threads
 from crossrank.models import MODELS, build_model, parse_model_settings
 from crossrank.models.cost import markdown_table, model_cost
-from crossrank.nn import FeatureEmbedding, Features
+from crossrank.nn import Features
+from crossrank.nn.embedding import embedding_layers
 from crossrank.schema import Feature
 
 FEATURES = [
@@ -72,7 +73,7 @@ def bench_models(
     torch.manual_seed(0)
     settings = {name: parse_model_settings({"name": name}) for name in names}
     models = {name: build_model(settings[name], FEATURES) for name in names}
-    with _threads(num_threads):
+    with torch_threads(num_threads):
         steps = {name: _step(model, batch_size) for name, model in models.items()}
         traffic = {name: traffic_of(step) for name, step in steps.items()}
         sums = {name: _sum(traffic[name].largest) for name in names}
@@ -131,8 +132,7 @@ def _step(model: nn.Module, batch_size: int) -> Step:
 def _lookups(model: nn.Module, step: Step) -> Step:
     """What a step does in embedding tables, alone: the layers on the inputs that they get there."""
     inputs: dict[nn.Module, tuple[Features]] = {}
-    tables = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
-    hooks = [table.register_forward_pre_hook(inputs.__setitem__) for table in tables]
+    hooks = [table.register_forward_pre_hook(inputs.__setitem__) for table in embedding_layers(model)]
     step()
     for hook in hooks:
         hook.remove()
@@ -159,16 +159,6 @@ def _medians(steps: Mapping[str, Step], repeats: int, clock: Callable[[], float]
             step()
             seconds[name].append(clock() - start)
     return {name: statistics.median(times[2:]) for name, times in seconds.items()}
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def traffic_of(step: Step) -> Traffic:

@@ -96,7 +96,8 @@ def find_settings(
             trials.sort(key=lambda trial: trial.loss)
             best = trials[0]
             if len(trials) == 1 or tried is best.config:
-                say(f"trial {len(trials)}: {best.loss:.5f}  {_changed(first, best.config) or 'nothing changed'}")
+                changed = differences(first.to_dict(), best.config.to_dict()) or "nothing changed"
+                say(f"trial {len(trials)}: {best.loss:.5f}  {changed}")
             if time.monotonic() + trainings * best.seconds >= ends:
                 break
             tried = _next(chance, trials, knobs)
@@ -110,10 +111,6 @@ def find_settings(
 def _alone(given: Mapping[str, Any]) -> dict[str, Any]:
     """One model of an ensemble."""
     return {**given, "model": {**given.get("model", {}), "ensemble": 1}}
-
-
-def _changed(first: Config, other: Config) -> str:
-    return differences(first.to_dict(), other.to_dict())
 
 
 def _next(chance: random.Random, trials: list[Trial], knobs: Mapping[str, tuple[Any, ...]]) -> Config:

@@ -247,8 +247,7 @@ def _finetuned(model: Model, full: Model, dataset: EncodedDataset, steps: int) -
     for weight in model.parameters():
         weight.requires_grad_(id(weight) in moving)
     rule = UpdateRule(settings, total_steps=steps)
-    engine = TowardsLogits(model, dataset.train, settings, loss=SquaredError(), rule=rule, seed=0)
-    engine.full = full
+    engine = TowardsLogits(model, dataset.train, settings, loss=SquaredError(), rule=rule, seed=0, full=full)
     batches = dataset.train.num_batches(BATCH_SIZE)
     for _ in take_steps(engine, Position(), total_steps=steps, batches_per_epoch=batches):
         pass
@@ -256,6 +255,7 @@ def _finetuned(model: Model, full: Model, dataset: EncodedDataset, steps: int) -
     return model.requires_grad_()
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class TowardsLogits(ProcessorEngine):
     """Steps whose labels are another model's logits."""
 

@@ -16,7 +16,7 @@ from crossrank.data.table import open_table
 from crossrank.errors import RunError
 from crossrank.evaluation import explain
 from crossrank.evaluation.metrics import auc, log_loss
-from crossrank.folders import making, publish, recover
+from crossrank.folders import check_replaceable, making, publish, recover
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run
 from crossrank.training import Config, train
@@ -67,10 +67,7 @@ def run_demo(
     ``into`` gets the log as clicks.csv with its schema.json, the encoded dataset, and a run folder for each model.
     """
     recover(into)
-    if into.exists() and not overwrite:
-        raise RunError(f"The demo folder {into} must not exist yet; it does.", hint="Pass --overwrite to replace it.")
-    if into.exists() and not is_run(into / "dcn-v2"):
-        raise RunError(f"{into} is not a demo folder, so it will not be replaced.", hint="Choose another name.")
+    check_replaceable(into, "demo folder", RunError, overwrite=overwrite, is_one=lambda one: is_run(one / "dcn-v2"))
     with making(into, RunError) as partial:
         log = click_log(rows, seed=seed)
         say(f"{rows:,} rows of a generated click log, planted crosses: {', '.join(map(_name, PLANTED))}")

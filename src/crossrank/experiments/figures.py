@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,12 @@ def save_figure(draw: Draw, path: Path) -> None:
         temporary = path.with_name(f".{path.name}")
         figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
     temporary.replace(path)
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard deviation, with the values themselves."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"mean": statistics.fmean(values), "deviation": deviation, "values": list(values)}
 
 
 def dots(

@@ -31,7 +31,7 @@ def workers(jobs: int | None = None, engine: EngineName = "local") -> Iterator[M
         return
     jobs = jobs or os.cpu_count() or 1
     if jobs == 1:
-        with one_thread():
+        with torch_threads(1):
             yield map
         return
     with ProcessPoolExecutor(jobs, _Spawn(), initializer=_begin) as pool:
@@ -44,14 +44,15 @@ def workers(jobs: int | None = None, engine: EngineName = "local") -> Iterator[M
 
 def _on_one_thread(job: tuple[Callable[[Any], Any], Any]) -> Any:
     work, item = job
-    with one_thread():
+    with torch_threads(1):
         return work(item)
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def torch_threads(number: int) -> Iterator[None]:
+    """Inside, torch works on so many threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(number)
     try:
         yield
     finally:

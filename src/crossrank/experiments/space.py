@@ -10,6 +10,7 @@ setting instead of its value
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import tomllib
@@ -123,7 +124,7 @@ class Space:
 
     def config(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The config in which the open places have these values."""
-        result = _copied(self.fixed)
+        result = copy.deepcopy(dict(self.fixed))
         for name, value in values.items():
             if name.endswith(LAYERS):
                 key = name.removesuffix(LAYERS)
@@ -161,9 +162,8 @@ def default_space(model: str, *, like: str = "criteo") -> Space:
     has_deep = any(field.name == "deep" for field in dataclasses.fields(MODELS[model].settings))
     if not has_deep or model.startswith("cross-net"):
         search = {name: value for name, value in search.items() if not name.startswith("model.deep.")}
-    fixed = _copied(shared["fixed"])
-    _put(fixed, "model.name", model)
-    return Space.parse({"fixed": fixed, "search": search})
+    _put(shared["fixed"], "model.name", model)
+    return Space.parse({"fixed": shared["fixed"], "search": search})
 
 
 def _parameters(values: Mapping[str, Any], path: str) -> list[tuple[str, Choice | Range]]:
@@ -191,10 +191,6 @@ def _range(name: str, value: Mapping[str, Any]) -> Range:
     if not low < high or (log and low <= 0):
         raise ConfigError(f"'{name}' must have low below high, and above 0 where it is log; got {low} and {high}.")
     return Range(low, high, log)
-
-
-def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def _put(values: dict[str, Any], name: str, value: Any) -> None:

@@ -82,7 +82,9 @@ def run_family(tasks: Sequence[Task]) -> list[Trial]:
     """
     if not all(_file(task).is_file() for task in tasks):
         dataset = EncodedDataset.open(tasks[0].dataset)
-        _train([attempt for attempt in _draw_family(tasks, dataset) if not _file(attempt.task).is_file()])
+        first = _draw(tasks[0], dataset, {})
+        family = [first, *(_draw(task, dataset, first.values) for task in tasks[1:])]
+        _train([attempt for attempt in family if not _file(attempt.task).is_file()])
     for task in tasks:  # after the files are there, lest a kill leave half a run and no result
         for folder in (partial_of(_run_folder(task)), _run_folder(task)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -129,18 +131,13 @@ def _study(task: Task) -> optuna.Study:
     return study
 
 
-def _draw_family(tasks: Sequence[Task], dataset: EncodedDataset) -> list[_Attempt]:
-    attempts: list[_Attempt] = []
-    for task in tasks:
-        attempts.append(_draw(task, dataset, attempts[0].values if attempts else {}))
-    return attempts
-
-
 def _draw(task: Task, dataset: EncodedDataset, given: Mapping[str, Any]) -> _Attempt:
     """A setting below the cap; those above it, and those that contradict themselves, are drawn again.
 
     Where the values of another one are given, the learning rate alone is drawn.
     """
+    import optuna
+
     study, problem = _study(task), None
     search = {name: parameter for name, parameter in task.space.search.items() if not given or name == RATE}
     distributions = {name: parameter.distribution() for name, parameter in search.items()}
@@ -155,17 +152,11 @@ def _draw(task: Task, dataset: EncodedDataset, given: Mapping[str, Any]) -> _Att
         else:
             if cost.network_parameters <= task.max_parameters:
                 return _Attempt(task, dataset, asked, values, config, cost)
-        study.tell(asked, state=_failed())
+        study.tell(asked, state=optuna.trial.TrialState.FAIL)
     raise problem or ConfigError(
         f"The space must hold settings of at most {task.max_parameters:,} parameters; got none in {DRAWS} draws.",
         hint="Search smaller sizes, or raise the cap.",
     )
-
-
-def _failed() -> optuna.trial.TrialState:
-    import optuna
-
-    return optuna.trial.TrialState.FAIL
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,6 @@ nor on when the search was stopped and continued.
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError, MissingExtraError, RunError
 from crossrank.evaluation import evaluate
 from crossrank.evaluation.metrics import CRITERIA, badness
-from crossrank.experiments.figures import check_plots, save_figure
+from crossrank.experiments.figures import check_plots, save_figure, spread
 from crossrank.experiments.leaderboard import (
     Finalist,
     choose,
@@ -243,8 +242,8 @@ class _Search:
         reports = [report for part in self.each(_train_finalist, jobs) for report in part]
         finalists = []
         for i, trial in enumerate(front):
-            spread = _spread([badness(report, self.criterion) for report in reports[i * seeds : (i + 1) * seeds]])
-            finalists.append(Finalist(trial, spread["mean"], spread["deviation"], seeds))
+            scores = spread([badness(report, self.criterion) for report in reports[i * seeds : (i + 1) * seeds]])
+            finalists.append(Finalist(trial, scores["mean"], scores["deviation"], seeds))
         return choose(finalists)
 
     def _folder(self, trial: Trial, seed: int) -> Path:
@@ -259,7 +258,7 @@ class _Search:
         }
         summary = {
             split: {
-                key: _spread([metrics[key] for metrics in measured])
+                key: spread([metrics[key] for metrics in measured])
                 for key, value in sorted(measured[0].items())
                 if isinstance(value, float)
             }
@@ -291,8 +290,3 @@ def _train_finalist(job: tuple[Path, Trial, Mapping[int, Path]]) -> list[dict[st
         for seed, place in places.items()
     ]
     return [run.report["valid"] for run in runs]
-
-
-def _spread(values: Sequence[float]) -> dict[str, Any]:
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.fmean(values), "deviation": deviation, "values": list(values)}

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from crossrank.nn import CrossNetwork, DeepNetwork, FeatureEmbedding, Features, OutputLayer, PairProducts
+from crossrank.nn.embedding import embedding_layers
 from crossrank.schema import InputLayout, LabelKind
 
 LABEL_UNITS = {"label_mean": 0.0, "label_deviation": 1.0, "label_low": -math.inf, "label_high": math.inf}
@@ -127,7 +128,7 @@ class Model(nn.Module, abc.ABC):
 
     def tables(self) -> list[FeatureEmbedding]:
         """Every embedding table of the model; their features are ``layout.embedded``, in that order."""
-        return [module for module in self.modules() if isinstance(module, FeatureEmbedding)]
+        return embedding_layers(self)
 
     @torch.no_grad()
     def fill_untrained_rows(self, counts: Mapping[str, ArrayLike]) -> None:

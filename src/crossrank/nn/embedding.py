@@ -194,6 +194,11 @@ class _Group:
         return pieces | means
 
 
+def embedding_layers(module: nn.Module) -> list[FeatureEmbedding]:
+    """Every embedding layer inside a module."""
+    return [layer for layer in module.modules() if isinstance(layer, FeatureEmbedding)]
+
+
 def _plan(vocab_sizes: Sequence[int], embedding_dims: Sequence[int], num_single: int) -> list[_Group]:
     """Group the features by width, in the order in which the widths first appear."""
     groups: list[_Group] = []

@@ -12,6 +12,7 @@ from crossrank.files import is_as_written, read_json, writing
 from crossrank.folders import (
     MARK,
     PLAN,
+    check_replaceable,
     delete,
     fresh_partial,
     has_checkpoint,
@@ -59,11 +60,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
 def check_free(into: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse what would lose somebody's work, and to resume where there is nothing."""
     partial = partial_of(into)
-    if into.exists() and not overwrite:
-        hint = "Choose another name, or pass --overwrite to replace it."
-        raise RunError(f"The run folder {into} must not exist yet; it does.", hint=hint)
-    if into.exists() and not is_run(into):
-        raise RunError(f"{into} is not a run folder, so it will not be replaced.", hint="Choose another name.")
+    check_replaceable(into, "run folder", RunError, overwrite=overwrite, is_one=is_run)
     if resume and not is_interrupted(into):
         raise RunError(f"There is nothing to resume: {partial} has no checkpoint.", hint="Train without --resume.")
     if is_interrupted(into) and not resume and not overwrite:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from crossrank import __version__
-from crossrank.errors import BundleError, ConfigError, MissingExtraError, listing
+from crossrank.errors import BundleError, ConfigError, MissingExtraError, listing, quietly
 from crossrank.files import write_json
-from crossrank.folders import making, publish, recover
+from crossrank.folders import check_replaceable, making, publish, recover
 from crossrank.models import Model
 from crossrank.models.base import answers_of
 from crossrank.nn import Bag, Features
@@ -64,7 +60,8 @@ def export(
         if value not in get_args(known):
             raise ConfigError(f"{name} must be one of {listing(get_args(known))}; got {value!r}.")
     into, run = Path(into), run if isinstance(run, Run) else Run.open(run)
-    _check_place(into, overwrite)
+    recover(into)
+    check_replaceable(into, "bundle", BundleError, overwrite=overwrite, is_one=is_bundle)
     rows = parity_rows(run, data)
     with making(into, BundleError) as folder:
         model, about = _Answers(packed(run.model, precision), run.schema.label.kind).eval(), {}
@@ -73,7 +70,7 @@ def export(
             answers = onnx_answers(folder / GRAPH, threads=1)
         else:
             inputs, sizes = _example(model.model)
-            with torch.no_grad(), _quiet():
+            with torch.no_grad(), quietly():
                 write_compiled(model, tuple(inputs.values()), sizes, folder / COMPILED)
             answers, about = compiled_answers(folder / COMPILED), {"processor": processor()}
         parity = measure_parity(run, answers, rows)
@@ -85,17 +82,6 @@ def export(
         write_manifest(folder, {**about, "precision": precision, "parity": parity})
         publish(folder, into)
     return Bundle.open(into, verify=False)
-
-
-def _check_place(into: Path, overwrite: bool) -> None:
-    recover(into)
-    if into.exists() and not overwrite:
-        raise BundleError(
-            f"The bundle {into} must not exist yet; it does.",
-            hint="Choose another name, or pass --overwrite to replace it.",
-        )
-    if into.exists() and not is_bundle(into):
-        raise BundleError(f"{into} is not a bundle, so it will not be replaced.", hint="Choose another name.")
 
 
 class _Answers(nn.Module):
@@ -119,7 +105,7 @@ def write_graph(answers: _Answers, path: Path) -> None:
     except ImportError:
         raise MissingExtraError("Exporting to ONNX", "export") from None
     inputs, sizes = _example(answers.model)
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quietly():
         try:
             program: Any = torch.onnx.export(
                 answers,
@@ -166,16 +152,3 @@ def _example(model: Model) -> tuple[dict[str, Tensor], tuple[Any, ...]]:
 
 def _zeros(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.int32)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the exporter tells its developers."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)

@@ -162,7 +162,7 @@ class Pairing:
         """What is kept of items."""
         if not self.members:
             return rows
-        features = self.joiner.whole(rows).features()
+        features = self.joiner.encoder.add_cells(rows).features()  # with the crosses of the item's own columns
         numbers = torch.cat([member.split.item(member.half(features, ITEM)) for member in self.members], dim=1)
         cells = [cells.items(rows.categorical) for cells in self._shared]
         return KnownItems(numbers, np.stack(cells, axis=1) if cells else np.empty((len(rows), 0), np.uint32))
@@ -192,7 +192,7 @@ class Pairing:
 
     def contexts(self, contexts: EncodedRows) -> list[Tensor]:
         """The contexts' half of x0, (B, C), of each member of the model."""
-        rows = self.joiner.whole(contexts)
+        rows = self.joiner.encoder.add_cells(contexts)
         return [member.context(rows) for member in self.members]
 
     def _taken_apart(self, contexts: EncodedRows, known: KnownItems) -> Tensor:

@@ -55,10 +55,8 @@ def measure_parity(
     run: Run, answers: Callable[[EncodedRows], NDArray[np.float32]], given: ParityRows
 ) -> dict[str, Any]:
     """How far a graph's answers are from the run's."""
-    kind, deviation = (
-        run.schema.label.kind,
-        float(run.model.label_deviation) if run.schema.label.kind == "real" else 1.0,
-    )
+    kind = run.schema.label.kind
+    deviation = float(run.model.label_deviation) if kind == "real" else 1.0
     expected = run.answers([given.rows.features()]).astype(np.float64) / deviation
     found = answers(given.rows).astype(np.float64) / deviation
     labels = None if given.labels is None or kind == "grade" else given.labels.astype(np.float64) / deviation
@@ -86,14 +84,13 @@ def _loss(kind: str, labels: Doubles, answers: Doubles) -> float:
 
 def check_parity(parity: dict[str, Any], precision: str) -> None:
     """BundleError for a difference beyond the bound."""
-    key, bound = (
-        ("largest_difference", LARGEST_DIFFERENCE) if precision == "float32" else ("loss_difference", LOSS_DIFFERENCE)
-    )
+    exact = precision == "float32"
+    key, bound = ("largest_difference", LARGEST_DIFFERENCE) if exact else ("loss_difference", LOSS_DIFFERENCE)
     if not abs(parity[key]) <= bound:  # also where it is nan
         raise BundleError(
             f"The exported graph must answer as the run does, with a {key.replace('_', ' ')} of at most {bound:g}; got "
             f"{parity[key]:.2g} on {parity['rows']:,} rows ({parity['source']}), so nothing was written.",
-            hint="Export with --precision float32."
-            if precision != "float32"
-            else "In a model of your own, look for operations that lose digits, or mix the rows of a batch.",
+            hint="In a model of your own, look for operations that lose digits, or mix the rows of a batch."
+            if exact
+            else "Export with --precision float32.",
         )

@@ -112,10 +112,6 @@ class Joiner:
         blank = (pl.lit(None, pl.String).alias(name) for name in self.inputs[False])
         return self.plain.encode(frame.select(self.inputs[True]).with_columns(blank), where=where)
 
-    def whole(self, rows: EncodedRows) -> EncodedRows:
-        """Halves with the crosses of their own columns."""
-        return self.encoder.add_cells(rows)
-
     def joined(self, contexts: EncodedRows, items: EncodedRows) -> EncodedRows:
         """Each context with each item, complete: those of the first context first."""
         theirs = contexts.take(np.repeat(np.arange(len(contexts)), len(items)))

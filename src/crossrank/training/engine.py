@@ -5,14 +5,22 @@ An engine has one member for each model. An engine of one model is its own membe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from crossrank.data import Split
 from crossrank.models import Model
+from crossrank.training.loss import Loss
+from crossrank.training.profile import NoClock, StepClock
+from crossrank.training.rule import UpdateRule
+from crossrank.training.settings import TrainingSettings
+
+CPU = torch.device("cpu")
 
 
 class Member(Protocol):
@@ -50,3 +58,61 @@ class Engine(Protocol):
 
     def step(self, batch: Any) -> Tensor:
         """One step of every member; returns the loss of each on its rows (members,), which the next step overwrites."""
+
+
+@dataclasses.dataclass(eq=False)
+class SingleEngine:
+    """An engine of one model, which is its own member; an optimiser has the weights.
+
+    Attributes:
+        model: trained in place.
+        split: the training rows.
+        settings: of the training.
+        loss: what is made small.
+        rule: of the update.
+        seed: of the order of the rows.
+        device: where the steps are made.
+        clock: told when each part of a step ends.
+    """
+
+    model: Model
+    split: Split
+    settings: TrainingSettings
+    _: dataclasses.KW_ONLY
+    loss: Loss
+    rule: UpdateRule
+    seed: int
+    device: torch.device = CPU
+    clock: StepClock = dataclasses.field(default_factory=NoClock)
+    optimizer: Any = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the optimiser."""
+
+    @property
+    def members(self) -> Sequence[Member]:
+        return [self]
+
+    def batches(self, epoch: int, start_batch: int) -> Iterator[Any]:
+        size, by_group = self.settings.batch_size, self.loss.needs_groups
+        return self.split.batches(size, seed=self.seed, epoch=epoch, start_batch=start_batch, by_group=by_group)
+
+    def using(self, *, averaged: bool) -> AbstractContextManager[None]:
+        held: AbstractContextManager[None] = self.optimizer.using(averaged=averaged)
+        return held
+
+    def placed(self, split: Split) -> Split:
+        return split
+
+    def drop(self, factor: float) -> None:
+        self.optimizer.rule.drop(factor)
+
+    def state(self) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.optimizer.state()
+        return state
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.optimizer.restore(state)
+
+    def close(self) -> None:
+        self.optimizer.close()

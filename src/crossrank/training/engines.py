@@ -15,7 +15,7 @@ from crossrank.training.device import choose_device
 from crossrank.training.engine import Engine
 from crossrank.training.heads import with_heads
 from crossrank.training.processor import ProcessorEngine
-from crossrank.training.profile import StepClock
+from crossrank.training.profile import NoClock, StepClock
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import TrainingSettings
 
@@ -28,11 +28,9 @@ def make_engine(
     settings = settings.for_model(model, device.type)
     rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
     loss = with_heads(settings.find_loss(dataset.schema.label), settings.heads, model)
-    if device.type == "cuda":
-        return CapturedEngine(
-            model, dataset.train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock
-        )
-    return ProcessorEngine(model, dataset.train, settings, loss=loss, rule=rule, seed=seed, clock=clock)
+    kind = CapturedEngine if device.type == "cuda" else ProcessorEngine
+    clock = clock or NoClock()
+    return kind(model, dataset.train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock)
 
 
 def joint_engine(

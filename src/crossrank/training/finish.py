@@ -17,7 +17,7 @@ from crossrank.evaluation.metrics import sigmoid
 from crossrank.evaluation.monotone import fit_monotone
 from crossrank.files import write_json
 from crossrank.models import Model, build_model
-from crossrank.nn import FeatureEmbedding
+from crossrank.nn.embedding import embedding_layers
 from crossrank.results import Spectrum
 from crossrank.runs import write_run
 from crossrank.runs.run import CALIBRATION
@@ -101,5 +101,5 @@ def complete_run(
 
 def count_parameters(model: Model) -> dict[str, int]:
     """Weights in embedding tables, and in everything else."""
-    tables = sum(module.weight.numel() for module in model.modules() if isinstance(module, FeatureEmbedding))
+    tables = sum(layer.weight.numel() for layer in embedding_layers(model))
     return {"embedding": tables, "network": sum(p.numel() for p in model.parameters()) - tables}

@@ -80,8 +80,11 @@ class LazyTable:
         """The distinct ones of the rows, and each one's place among them: (N,) -> (U,), (N,).
 
         Each place writes its number at its row; the place whose number stays speaks for all equal ones. Unlike sorting,
-        this is linear in N.
+        which a GPU does, this is linear in N.
         """
+        if rows.device.type != "cpu":
+            distinct, places = torch.unique(rows, return_inverse=True)
+            return distinct, places
         places = torch.arange(len(rows), dtype=torch.int32)
         speaker = self.owner.scatter_(0, rows, places).index_select(0, rows)  # (N,)
         speaks = speaker == places
@@ -216,9 +219,6 @@ class LazyTables(Generic[AnyEmbedding]):
         layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, FeatureEmbedding)}
         self.layers = {f"{name}.weight".removeprefix("."): layer for name, layer in layers.items()}
         self.embeddings = {name: make(layer) for name, layer in self.layers.items()}
-
-    def of(self, layer: FeatureEmbedding) -> AnyEmbedding:
-        return next(self.embeddings[name] for name, one in self.layers.items() if one is layer)
 
     @property
     def tables(self) -> list[LazyTable]:

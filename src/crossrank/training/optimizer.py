@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
+from crossrank.nn.embedding import embedding_layers
 from crossrank.training.idle import BETAS, EPSILON, decay_at
 from crossrank.training.lazy import LazyEmbedding, LazyTables, Touched, holding
 from crossrank.training.profile import NoClock, StepClock
@@ -47,7 +48,7 @@ class Optimizer:
         self.settings, self.clock, self.rule = settings, clock or NoClock(), rule or UpdateRule(settings)
         lazy = LazyTables(model if settings.tables == "lazy" else nn.Module(), self._lazy_embedding)
         dense = {name: p for name, p in model.named_parameters() if name not in lazy.layers and p.requires_grad}
-        tables = [layer.weight for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
+        tables = [layer.weight for layer in embedding_layers(model)]
         self._hold(lazy, dense, [p for p in dense.values() if any(p is table for table in tables)])
 
     def _hold(self, lazy: LazyTables[Any], dense: dict[str, nn.Parameter], tables: list[nn.Parameter]) -> None:

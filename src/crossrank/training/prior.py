@@ -23,6 +23,7 @@ from crossrank.data import EncodedDataset, Split
 from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.training.loss import is_order
+from crossrank.training.regression import as_learned
 from crossrank.training.settings import TrainingSettings
 
 
@@ -64,9 +65,9 @@ def correct_prior(model: Model, dataset: EncodedDataset, settings: TrainingSetti
         model.label_mean.fill_(prior_shift(positive_weight=weight, negatives_kept=kept))
 
 
-def with_class_weights(dataset: EncodedDataset, settings: TrainingSettings) -> EncodedDataset:
-    """The dataset with the weights of its positive training rows multiplied."""
-    weight = positive_weight(settings, dataset)
+def rows_to_learn(dataset: EncodedDataset, model: Model, settings: TrainingSettings) -> EncodedDataset:
+    """The dataset with its training rows as the loss sees them: in units of the model, and positive ones weighed."""
+    dataset, weight = as_learned(dataset, model, settings.loss), positive_weight(settings, dataset)
     if weight == 1:
         return dataset
     split, weighed = dataset.train, copy.copy(dataset)

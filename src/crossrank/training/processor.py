@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-
 import torch
 from torch import Tensor
 
-from crossrank.data import Batch, Split
-from crossrank.models import Model
+from crossrank.data import Batch
 from crossrank.training.device import uses_bfloat16
-from crossrank.training.engine import Member
+from crossrank.training.engine import SingleEngine
 from crossrank.training.heads import learned_logits
-from crossrank.training.loss import Loss, penalty
+from crossrank.training.loss import penalty
 from crossrank.training.optimizer import Optimizer
-from crossrank.training.profile import NoClock, StepClock
-from crossrank.training.rule import UpdateRule
-from crossrank.training.settings import TrainingSettings
+from crossrank.training.profile import NoClock
 
 
-class ProcessorEngine:
-    """The steps of a training on a processor; an :class:`~crossrank.training.engine.Engine`.
+class ProcessorEngine(SingleEngine):
+    """The steps of a training on a processor; an :class:`~crossrank.training.engine.Engine`."""
 
-    Args:
-        model: trained in place.
-        split: the training rows.
-        settings: of the training.
-        loss: what is made small.
-        rule: of the update.
-        seed: of the order of the rows.
-        clock: told when each part of a step ends.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        split: Split,
-        settings: TrainingSettings,
-        *,
-        loss: Loss,
-        rule: UpdateRule,
-        seed: int,
-        clock: StepClock | None = None,
-    ) -> None:
-        self.model, self.split, self.settings, self.loss, self.seed = model, split, settings, loss, seed
-        self.clock = clock or NoClock()
-        self.optimizer = Optimizer(model, settings, rule=rule, clock=self.clock)
-        self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim, torch.device("cpu"))
-        if clock:
-            model.embedding.register_forward_hook(lambda module, *_: clock.mark("gather") if module.training else None)
-
-    @property
-    def members(self) -> Sequence[Member]:
-        return [self]
-
-    def batches(self, epoch: int, start_batch: int) -> Iterator[Batch]:
-        size, by_group = self.settings.batch_size, self.loss.needs_groups
-        return self.split.batches(size, seed=self.seed, epoch=epoch, start_batch=start_batch, by_group=by_group)
+    def __post_init__(self) -> None:
+        self.optimizer = Optimizer(self.model, self.settings, rule=self.rule, clock=self.clock)
+        self.bfloat16 = uses_bfloat16(self.settings.precision, self.model.layout.input_dim, self.device)
+        if not isinstance(self.clock, NoClock):
+            mark = self.clock.mark
+            self.model.embedding.register_forward_hook(lambda module, *_: mark("gather") if module.training else None)
 
     def step(self, batch: Batch) -> Tensor:
         self.clock.mark("load")
@@ -68,21 +33,3 @@ class ProcessorEngine:
         self.clock.mark("forward")
         self.optimizer.step(loss_and_penalty)
         return loss.detach()[None]
-
-    def using(self, *, averaged: bool) -> AbstractContextManager[None]:
-        return self.optimizer.using(averaged=averaged)
-
-    def placed(self, split: Split) -> Split:
-        return split
-
-    def drop(self, factor: float) -> None:
-        self.optimizer.rule.drop(factor)
-
-    def state(self) -> dict[str, Tensor]:
-        return self.optimizer.state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.optimizer.restore(state)
-
-    def close(self) -> None:
-        self.optimizer.close()

@@ -25,8 +25,7 @@ from crossrank.training.device import choose_device
 from crossrank.training.engines import joint_engine
 from crossrank.training.finish import finish_run, seeded_model
 from crossrank.training.plan import Planned, as_made, changes, write_plan
-from crossrank.training.prior import with_class_weights
-from crossrank.training.regression import as_learned
+from crossrank.training.prior import rows_to_learn
 from crossrank.training.remember import try_memory
 from crossrank.training.settings import Config, without_memory
 from crossrank.training.train import dataset_of, train, train_or_resume
@@ -132,8 +131,7 @@ def train_together(
         models = [seeded_model(run.config, dataset, run.seed) for run in runs]
     spectra = [initial_spectra(model, dataset.valid) for model in models]
     asked = [run.config.training for run in runs]
-    learned = with_class_weights(as_learned(dataset, models[0], asked[0].loss), asked[0])
-    engine = joint_engine(models, learned, asked, seeds=seeds)
+    engine = joint_engine(models, rows_to_learn(dataset, models[0], asked[0]), asked, seeds=seeds)
     if engine is None:
         return None
     with contextlib.ExitStack() as stack:

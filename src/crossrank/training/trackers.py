@@ -15,10 +15,11 @@ give an object of it to :func:`crossrank.train`::
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from crossrank.config import flatten
 from crossrank.errors import ConfigError, MissingExtraError, did_you_mean, listing
 
 
@@ -48,7 +49,7 @@ class TensorBoard(Tracker):
 
     def start(self, name: str, folder: Path, config: Mapping[str, Any], step: int) -> None:
         self._writer = self._make_writer(folder, purge_step=step + 1)  # what an interrupted training wrote after it
-        self._settings = dict(flatten(config))
+        self._settings = parameters(config)
 
     def line(self, line: Mapping[str, Any]) -> None:
         for key, value in scalars(line).items():
@@ -76,7 +77,7 @@ class MLflow(Tracker):
 
     def start(self, name: str, folder: Path, config: Mapping[str, Any], step: int) -> None:
         self._mlflow.start_run(run_name=name, nested=self._mlflow.active_run() is not None)
-        self._mlflow.log_params(dict(flatten(config)))
+        self._mlflow.log_params(parameters(config))
 
     def line(self, line: Mapping[str, Any]) -> None:
         self._log(scalars(line), step=line["step"])
@@ -128,14 +129,10 @@ def final(report: Mapping[str, Any]) -> dict[str, float]:
     return scalars({name: report[split] for split, name in names.items() if split in report})
 
 
-def flatten(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def parameters(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting under its dotted name; what is no number is text.
 
-    >>> dict(flatten({"model": {"name": "dnn", "deep": {"sizes": [8, 8]}}, "training": {"epochs": 3}}))
+    >>> parameters({"model": {"name": "dnn", "deep": {"sizes": [8, 8]}}, "training": {"epochs": 3}})
     {'model.name': 'dnn', 'model.deep.sizes': '[8, 8]', 'training.epochs': 3}
     """
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value if isinstance(value, int | float) else str(value)
+    return {key: v if isinstance(v, int | float) else str(v) for key, v in flatten(settings).items()}

@@ -21,9 +21,8 @@ from crossrank.training.engines import make_engine
 from crossrank.training.finish import finish_run, measured_splits, seeded_model
 from crossrank.training.memory import keep_freed_memory
 from crossrank.training.plan import Planned, as_made, check_resumed, check_splits, write_plan
-from crossrank.training.prior import with_class_weights
+from crossrank.training.prior import rows_to_learn
 from crossrank.training.profile import StepClock
-from crossrank.training.regression import as_learned
 from crossrank.training.settings import Config, without_memory
 from crossrank.training.trackers import Tracker, find_tracker
 from crossrank.training.trainer import Trainer, train_models
@@ -176,7 +175,7 @@ def _train(
         model, rows = seeded_model(run.config, dataset, run.seed), dataset.train
         check_model(model, [rows.take(np.arange(min(count, len(rows)))).features for count in (7, 1)])
         initial = initial_spectra(model, dataset.valid)
-        learned = with_class_weights(as_learned(dataset, model, settings.loss), settings)
+        learned = rows_to_learn(dataset, model, settings)
         engine = make_engine(model, learned, settings, seed=run.seed, clock=clock)
         member, line = engine.members[0], tracker.line
         trainer = Trainer(member, dataset, settings, folder=folder, on_line=line, on_evaluation=on_evaluation)

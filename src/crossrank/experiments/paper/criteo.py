@@ -7,8 +7,7 @@ shows the shape of the paper's findings, not its numbers.
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -128,21 +127,10 @@ def run_study(
     rows = criteo_rows(data, work, quick=quick, numeric=study.numeric)
     settings = study.settings(rows.scale)
     wanted = tasks(rows.dataset, settings, rows.runs, seeds=rows.scale.seeds)
-    measured = measure_tasks(wanted, jobs or os.cpu_count() or 1)
+    measured = measure_tasks(wanted, jobs)
     found = {setting.label: values for setting, values in zip(settings, measured, strict=True)}
     page = _page(study, settings, found, [study.text, rows.origin], rows.best)
     return dataclasses.replace(page, runs=first_runs(wanted))
-
-
-def train_studies(
-    studies: Iterable[Study], *, quick: bool = False, data: Path | None = None, work: Path = WORK, jobs: int
-) -> None:
-    """Train all settings of several studies, as many at a time over all of them; their pages are then made at once."""
-    wanted = []
-    for study in studies:
-        rows = criteo_rows(data, work, quick=quick, numeric=study.numeric)
-        wanted += tasks(rows.dataset, study.settings(rows.scale), rows.runs, seeds=rows.scale.seeds)
-    measure_tasks(wanted, jobs)
 
 
 class Rows(NamedTuple):

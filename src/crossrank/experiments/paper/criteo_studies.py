@@ -15,7 +15,6 @@ from crossrank.experiments.paper.criteo import (
     Scale,
     Study,
     run_study,
-    train_studies,
 )
 from crossrank.experiments.paper.studies import Setting
 from crossrank.experiments.paper.table6 import CRITEO
@@ -240,4 +239,3 @@ interaction_alone, main_table, memory, depth, rank, experts, relu = (
     partial(run_study, STUDIES[name])
     for name in ("interaction-alone", "criteo", "memory", "depth", "rank", "experts", "relu")
 )
-train_all = partial(train_studies, STUDIES.values())

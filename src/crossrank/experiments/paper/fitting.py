@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from crossrank.experiments.figures import spread
 from crossrank.nn import CrossNetwork, DeepNetwork, LowRankCrossLayer, OutputLayer
 
 Function = Callable[[Tensor], Tensor]  # (..., B, d) -> (..., B)
@@ -18,6 +18,7 @@ MakeModel = Callable[[], nn.Sequential]
 Optimizer = Callable[[nn.Module, Tensor, Tensor], None]
 TEST_ROWS = 10_000
 ROUNDING = 1e-10
+PROBES = 8
 WARM_UP = 0.1  # the share of the steps in which the learning rate grows
 
 
@@ -198,14 +199,14 @@ def _flat(model: nn.Module, part: str = "") -> tuple[Tensor, Callable[[Tensor, T
     return nn.utils.parameters_to_vector(trained.values()).detach(), output
 
 
-def _reach(output: Callable[[Tensor, Tensor], Tensor], vector: Tensor, x: Tensor, *, probes: int = 8) -> Tensor:
+def _reach(output: Callable[[Tensor, Tensor], Tensor], vector: Tensor, x: Tensor) -> Tensor:
     """How far each weight moves the output in the root mean square, estimated by random signs."""
     vector = vector.clone().requires_grad_()
     found = torch.zeros_like(vector)
-    for _ in range(probes):
+    for _ in range(PROBES):
         signs = torch.randint(2, (len(x),)).to(x) * 2 - 1
         (moved,) = torch.autograd.grad(output(vector, x) @ signs, vector)
-        found += moved.square() / (probes * len(x))
+        found += moved.square() / (PROBES * len(x))
     return found.detach().sqrt().clamp(min=1e-4 * found.detach().max().sqrt().item())
 
 
@@ -273,12 +274,6 @@ def _schedule(done: float, fall: float) -> float:
 def chosen(errors: Sequence[Sequence[float]]) -> dict[str, Any]:
     """The spread of the first start of each run, with the errors of all starts."""
     return {**spread([run[0] for run in errors]), "starts": errors}
-
-
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and standard deviation, with the values themselves."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.fmean(values), "deviation": deviation, "values": list(values)}
 
 
 def shown(measured: Mapping[str, Any]) -> str:

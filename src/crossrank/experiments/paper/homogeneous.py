@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from crossrank.experiments.figures import lines
+from crossrank.experiments.figures import lines, spread
 from crossrank.experiments.paper.fitting import (
     MakeModel,
     RandomPolynomials,
@@ -16,7 +16,6 @@ from crossrank.experiments.paper.fitting import (
     deep_model,
     fit_fresh,
     shown,
-    spread,
 )
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.processes import workers

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -18,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
 from crossrank.errors import ConfigError
-from crossrank.experiments.figures import dots
-from crossrank.experiments.paper.fitting import spread
+from crossrank.experiments.figures import dots, spread
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.paper.studies import (
     METRICS,
@@ -96,44 +94,39 @@ def run(
     wanted = tasks(fixed, settings, work / "runs-0", seeds=seeds)
     for split, dataset in enumerate(others, start=1):
         wanted += tasks(dataset, settings, work / f"runs-{split}", seeds=1)
-    measured = iter(measure_tasks(wanted, jobs or os.cpu_count() or 1))
+    measured = iter(measure_tasks(wanted, jobs))
     found, *by_split = ({setting.label: next(measured) for setting in settings} for _ in range(splits + 1))
     for label, values in found.items():
         for metric in METRICS:
             values[f"{metric}_over_splits"] = spread([each[label][metric]["mean"] for each in by_split])
-    later, choices = run_successors(quick=quick, data=data, search=search, work=work.parent, jobs=jobs)
+    later, choices = _successors(data, work, quick=quick, search=search, jobs=jobs)
     page = _page(found, later, choices, searched_anew=search)
     return dataclasses.replace(page, runs=first_runs(wanted[: len(settings)]))
 
 
-def run_successors(
-    *, quick: bool = False, data: Path | None = None, search: bool = False, work: Path = WORK, jobs: int | None = None
+def _successors(
+    data: Path | None, work: Path, *, quick: bool, search: bool, jobs: int | None
 ) -> tuple[dict[str, dict[str, Any]], Choices]:
-    """What the networks after DCN-V2 reach over random splits, and with which settings; the words are those of run."""
+    """What the networks after DCN-V2 reach over random splits, and with which settings.
+
+    Those that a search finds go to ``successors.json`` in the working folder.
+    """
+    recipe = MOVIELENS.quick() if quick else MOVIELENS
     choices: Choices = {} if search or quick else committed("successors.json")
-    choices = choices or search_successors(quick=quick, data=data, work=work, jobs=jobs)
-    recipe, work = MOVIELENS.quick() if quick else MOVIELENS, work / ("movielens-quick" if quick else "movielens")
+    if not choices:
+        tried = recipe.search_tasks(split_dataset(data, work, 0, quick=quick), work / "successors-search")
+        choices = choose(tried, measure_tasks(tried, jobs))
+        write_json(work / "successors.json", choices)
     wanted = []
     for split in range(1, (2 if quick else SPLITS) + 1):
         dataset = split_dataset(data, work, split, quick=quick)
         wanted += recipe.test_tasks(dataset, work / f"successors-{split}", choices, seeds=1)
-    measured = measure_tasks(wanted, jobs or os.cpu_count() or 1)
+    measured = measure_tasks(wanted, jobs)
     found = {label: dict(values) for label, values in zip(choices, measured, strict=False)}
     for place, values in enumerate(found.values()):
         for metric in METRICS:
             values[metric] = spread([each[metric]["mean"] for each in measured[place :: len(choices)]])
     return found, choices
-
-
-def search_successors(
-    *, quick: bool = False, data: Path | None = None, work: Path = WORK, jobs: int | None = None
-) -> Choices:
-    """The first half of it: the settings that the grid finds, which go to ``successors.json`` in the working folder."""
-    recipe, work = MOVIELENS.quick() if quick else MOVIELENS, work / ("movielens-quick" if quick else "movielens")
-    wanted = recipe.search_tasks(split_dataset(data, work, 0, quick=quick), work / "successors-search")
-    choices = choose(wanted, measure_tasks(wanted, jobs or os.cpu_count() or 1))
-    write_json(work / "successors.json", choices)
-    return choices
 
 
 def committed(name: str = "movielens.json") -> dict[str, dict[str, Any]]:

@@ -77,12 +77,12 @@ def first_runs(wanted: Sequence[Task]) -> list[Path]:
     return [place for place in places if is_run(place)]
 
 
-def measure_tasks(wanted: Sequence[Task], jobs: int) -> list[dict[str, Any]]:
+def measure_tasks(wanted: Sequence[Task], jobs: int | None) -> list[dict[str, Any]]:
     """Train what is not measured yet.
 
     Args:
         wanted: the tasks.
-        jobs: how many at a time, each in a process of its own; for one, this process.
+        jobs: how many at a time, each in a process of its own; for one, this process; left out, one for each core.
 
     Returns:
         For each task: mean, deviation and values of each metric on the test rows, ``parameters`` without embeddings,

@@ -24,11 +24,12 @@ from torch.multiprocessing.spawn import spawn
 
 from crossrank.data import Batch, EncodedRows, Split
 from crossrank.data.rows import LabeledRows
+from crossrank.errors import quietly
 from crossrank.experiments.bench import FEATURES
 from crossrank.experiments.planning.plan import EXCHANGES
 from crossrank.experiments.planning.rates import DEVICES, RATES_FILE, Device, write_rates
 from crossrank.experiments.planning.workload import Workload, row_traffic
-from crossrank.experiments.processes import one_thread
+from crossrank.experiments.processes import torch_threads
 from crossrank.models import build_model, parse_model_settings
 from crossrank.models.build import memory
 from crossrank.nn import Features
@@ -52,7 +53,7 @@ def calibrate(path: Path = RATES_FILE, *, say: Callable[[str], None] = lambda _:
         say: told what is measured.
     """
     torch.manual_seed(0)
-    with one_thread():
+    with torch_threads(1):
         say("matrix products, elementwise operations, embedding rows")
         float32 = _products(torch.float32)
         bfloat16 = _products(torch.bfloat16) if processor_has_bfloat16() else float32
@@ -164,7 +165,7 @@ def _together(size: int) -> dict[str, float]:
 
 
 def _work(rank: int, size: int, folder: str) -> None:
-    from crossrank.training.distributed.world import World, quietly
+    from crossrank.training.distributed.world import World
 
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder, "store")), size)  # type: ignore[attr-defined]

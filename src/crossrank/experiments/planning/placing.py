@@ -7,9 +7,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from crossrank.errors import quietly
 from crossrank.experiments.planning.cluster import Cluster
 from crossrank.experiments.planning.workload import Table, Workload
-from crossrank.nn import FeatureEmbedding
+from crossrank.nn.embedding import embedding_layers
 from crossrank.training.distributed.world import has_torchrec
 
 EVENLY = "evenly"  # where TorchRec is not there to ask
@@ -61,14 +62,12 @@ def place(workload: Workload, cluster: Cluster, batch_size: int) -> list[Part]:
 def _ask_torchrec(workload: Workload, cluster: Cluster, batch_size: int) -> list[Part]:
     from crossrank.training.distributed.placement import asked_for, plan_ahead, specs, tell
     from crossrank.training.distributed.tables import ShardedEmbedding
-    from crossrank.training.distributed.world import quietly
 
     model, tables = workload.model, {table.name: table for table in workload.tables}
-    layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
     names = {table.name: table.feature for table in workload.tables}
     chosen = asked_for(workload.config.training.placement, names)
     with quietly():
-        divided = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(layers)}
+        divided = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(embedding_layers(model))}
         network = copy.deepcopy(model, {**divided})
         made = plan_ahead(
             network,

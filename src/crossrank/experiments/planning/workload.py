@@ -30,7 +30,7 @@ from crossrank.experiments.bench import traffic_of
 from crossrank.models import Model
 from crossrank.models.build import build_shapes
 from crossrank.models.cost import model_cost, shapes_of
-from crossrank.nn import FeatureEmbedding
+from crossrank.nn.embedding import embedding_layers
 from crossrank.schema import Feature
 from crossrank.training.lazy import LazyTable, Reads, num_parts
 from crossrank.training.rule import UpdateRule
@@ -148,10 +148,9 @@ def planned_features(count: int, numbers: int, vocabulary: Sequence[int]) -> lis
 def _tables(model: Model, counts: Mapping[str, Any]) -> list[Table]:
     """Every table, under the name that a distributed training gives it."""
     slots, own = [slot.name for slot in model.layout.embedded], {id(layer) for layer in model.tables()}
-    layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
     return [
         Table(f"{n}_{i}", feature, rows, width, counts.get(feature))
-        for n, layer in enumerate(layers)
+        for n, layer in enumerate(embedding_layers(model))
         for i, (rows, width) in enumerate(zip(layer.vocab_sizes, layer.embedding_dims, strict=True))
         for feature in [slots[i] if id(layer) in own else f"{n}_{i}"]
     ]

@@ -60,21 +60,13 @@ class App:
         self._loading, self._shadowing = asyncio.Lock(), False
         self._thread, self._asides = ThreadPoolExecutor(1), 0
         self._tasks: set[asyncio.Task[None]] = set()
-        model_path = "/v2/models/{name}"
-        version_path = model_path + "/versions/{version}"
-        both = ((path, f"{path}/ready", f"{path}/infer") for path in (model_path, version_path))
+        named = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
         routes = [
             Route("/score", self.well, methods=["POST"]),  # for the answer to other methods
             Route("/rank", self.rank, methods=["POST"]),
-            *(
-                route
-                for about, ready, infer in both
-                for route in (
-                    Route(infer, self.infer, methods=["POST"]),
-                    Route(about, self.about_v2),
-                    Route(ready, self.ready_v2),
-                )
-            ),
+            *(Route(f"{path}/infer", self.infer, methods=["POST"]) for path in named),
+            *(Route(path, self.about_v2) for path in named),
+            *(Route(f"{path}/ready", self.ready_v2) for path in named),
             Route("/v2/health/live", self.well),
             Route("/v2/health/ready", self.well),
             Route("/v2", self.server_v2),
@@ -228,10 +220,8 @@ class App:
     def _watch(self, model: Served, rows: Sequence[Row], scores: Scores, unseen: dict[str, int]) -> None:
         self.metrics.passed(scores, unseen, probabilities=model.schema.label.kind not in ("real", "grade"))
         shadow = self.models.shadow
-        if (
-            shadow is not None and model is self.model and not self._shadowing and len(rows)
-        ):  # one at a time; the rest is left out
-            self._shadowing = True
+        if shadow is not None and model is self.model and not self._shadowing and len(rows):
+            self._shadowing = True  # one at a time; the rest is left out
             task = asyncio.get_running_loop().create_task(self._compare(shadow, rows, scores))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -30,9 +30,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self.registry}
-        self._counters: dict[
-            tuple[str, int], tuple[Counter, Histogram]
-        ] = {}  # to look for one takes longer than to add
+        # To look for one takes longer than to add.
+        self._counters: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self.requests = Counter("crossrank_requests", "Requests answered.", ["path", "status"], **own)
         self.seconds = Histogram("crossrank_request_seconds", "Time to answer.", ["path"], buckets=SECONDS, **own)
         self.waiting = Gauge("crossrank_queue_rows", "Rows that wait.", multiprocess_mode="livesum", **own)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from crossrank.data import Batch, Split
+from crossrank.data.parallel import for_each
 from crossrank.training.cuda.plain import Taken
 from crossrank.training.cuda.update import operations
 
@@ -49,28 +50,26 @@ def fits(split: Split, device: torch.device) -> bool:
 
 
 class ResidentRows:
-    """A split kept on the device; a batch is gathered there.
+    """A split kept on the device; a batch is gathered there, or one for each of several seeds.
 
     The order of an epoch is the same as everywhere. It is made piece by piece by a thread that works ahead, into the
     next epoch too, and sent when its first batch comes.
+
+    Shape: order (rows,), or (models, rows) for as many seeds.
     """
 
-    def __init__(self, split: Split, batch_size: int, *, seed: int, device: torch.device) -> None:
-        self.split, self.batch_size, self.seed = split, batch_size, seed
+    def __init__(self, split: Split, batch_size: int, *, seed: int | Sequence[int], device: torch.device) -> None:
+        self.split, self.batch_size, self.seeds = split, batch_size, np.ravel(seed).tolist()
         weights = np.ones(1, np.float32) if split.weights is None else split.weights
-        self.source = Taken(
-            *(
-                torch.from_numpy(np.array(array)).to(device)
-                for array in (split.categorical.view(np.int32), split.numeric, split.labels, weights)
-            )
-        )
-        self.order = torch.zeros(len(split), dtype=torch.int64, device=device)
+        arrays = (split.categorical.view(np.int32), split.numeric, split.labels, weights)
+        self.source = Taken(*(torch.from_numpy(np.array(array)).to(device) for array in arrays))
+        self.order = torch.zeros(*np.shape(seed), len(split), dtype=torch.int64, device=device)
         self.start = torch.zeros((), dtype=torch.int64, device=device)
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="crossrank-order")
         self.pieces: dict[int, list[Future[Tensor]]] = {}
 
     def take(self) -> Taken:
-        """The next batch, and a move to the one after it."""
+        """The next batch, and a move to the one after it; of several models, each with a leading axis."""
         taken: Taken = operations(self.order.device).take_batch(self.source, self.order, self.start, self.batch_size)
         self.start += self.batch_size
         return taken
@@ -86,17 +85,19 @@ class ResidentRows:
             stop = min(first + self.batch_size, len(self.split))
             while sent * PIECE_ROWS < stop:
                 piece = pieces[sent].result()
-                self.order[sent * PIECE_ROWS :][: len(piece)].copy_(piece, non_blocking=True)
+                self.order[..., sent * PIECE_ROWS :][..., : piece.shape[-1]].copy_(piece, non_blocking=True)
                 sent += 1
             yield Step(stop - first)
 
     def _pieces(self, epoch: int) -> list[Future[Tensor]]:
         if epoch not in self.pieces:
-            order = self.split.order(self.seed, epoch)
+            orders = [self.split.order(seed, epoch) for seed in self.seeds]
             pinned = self.order.is_cuda
 
             def make(start: int) -> Tensor:
-                rows = torch.from_numpy(order.rows(start, min(start + PIECE_ROWS, len(self.split))))
+                stop = min(start + PIECE_ROWS, len(self.split))
+                each = for_each(orders, lambda order: order.rows(start, stop), num_rows=len(orders) * (stop - start))
+                rows = torch.from_numpy(np.stack(each)).view(*self.order.shape[:-1], -1)
                 return rows.pin_memory() if pinned else rows
 
             starts = range(0, len(self.split), PIECE_ROWS)
@@ -142,55 +143,6 @@ class SentRows:
 
     def close(self) -> None:
         pass
-
-
-class ManyOrders:
-    """Batches of one split in N orders."""
-
-    def __init__(self, split: Split, batch_size: int, *, seeds: Sequence[int], device: torch.device) -> None:
-        self.split, self.batch_size, self.seeds = split, batch_size, list(seeds)
-        weights = np.ones(1, np.float32) if split.weights is None else split.weights
-        arrays = (split.categorical.view(np.int32), split.numeric, split.labels, weights)
-        self.source = Taken(*(torch.from_numpy(np.array(array)).to(device) for array in arrays))
-        self.order = torch.zeros(len(self.seeds), len(split), dtype=torch.int64, device=device)
-        self.start = torch.zeros((), dtype=torch.int64, device=device)
-        self.worker = ThreadPoolExecutor(1, thread_name_prefix="crossrank-order")
-        self.made: dict[int, Future[Tensor]] = {}
-        self._orders(0)
-
-    def take(self) -> Taken:
-        """The next batch of every model: ids (N, B, F), numeric (N, B, M), labels and weights (N, B)."""
-        taken: Taken = operations(self.order.device).take_batch(self.source, self.order, self.start, self.batch_size)
-        self.start += self.batch_size
-        return taken
-
-    def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
-        self.order.copy_(self._orders(epoch).result(), non_blocking=True)
-        self.made.pop(epoch, None)
-        self._orders(epoch + 1)
-        take_turn(self.source, self.split, epoch)
-        self.start.fill_(start_batch * self.batch_size)
-        for first in range(start_batch * self.batch_size, len(self.split), self.batch_size):
-            yield Step(min(self.batch_size, len(self.split) - first))
-
-    def _orders(self, epoch: int) -> Future[Tensor]:
-        if epoch not in self.made:
-            self.made[epoch] = self.worker.submit(self._make, epoch)
-        return self.made[epoch]
-
-    def _make(self, epoch: int) -> Tensor:
-        orders = torch.empty(self.order.shape, dtype=torch.int64, pin_memory=self.order.is_cuda)  # (N, rows)
-
-        def shuffle(number: int) -> None:
-            order = self.split.order(self.seeds[number], epoch)
-            orders[number] = torch.from_numpy(order.rows(0, len(self.split)))
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(shuffle, range(len(self.seeds))))
-        return orders
-
-    def close(self) -> None:
-        self.worker.shutdown(wait=False, cancel_futures=True)
 
 
 def take_turn(source: Taken, split: Split, epoch: int) -> None:

@@ -179,7 +179,7 @@ class DCNPass:
             with self.products:
                 _product(by_z.mT, hidden[number], layer.kernel_gradient)
                 if number == 0:
-                    # SideStream the ones stands nothing: the layer has its own bias.
+                    # Beside the ones stands nothing: the layer has its own bias.
                     layer.kernel_gradient[..., self.input_dim].zero_()
             by_input = torch.matmul(by_z, layer.kernel)
             if number:
@@ -209,7 +209,7 @@ class DCNSteps:
         self.optimizer = DeviceOptimizer(model, settings, rule=rule, blocks=self.network.blocks(), copy=copy)
         self.network.bind(self.optimizer.flat)
         self.columns = columns_of(model.embedding, device)
-        lazy = self.optimizer.lazy.of(model.embedding)
+        lazy = self.optimizer.lazy.embeddings["embedding.weight"]
         self.rows, self.lookups = lazy.rows, _lookups(model.embedding, lazy.tables)
         self.sorting = SideStream(device)
 

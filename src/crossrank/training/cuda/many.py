@@ -21,10 +21,9 @@ from crossrank.data import Split
 from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.models.dcn_v2 import DCNV2
-from crossrank.training.cuda import plain
-from crossrank.training.cuda.data import EvaluatedSplit, ManyOrders, Step, fits
+from crossrank.training.cuda.data import EvaluatedSplit, ResidentRows, Step, fits
 from crossrank.training.cuda.dcn import DCNPass, is_written_out
-from crossrank.training.cuda.engine import WARM_UP_STEPS, capturing
+from crossrank.training.cuda.engine import CapturedProgram
 from crossrank.training.cuda.plain import Columns, Gradient, Rows, Segments, Taken
 from crossrank.training.cuda.update import FlatWeights, SideStream, operations, whole
 from crossrank.training.device import uses_bfloat16
@@ -82,12 +81,11 @@ class JointEngine:
         self.models, self.settings, self.loss, self.rule, self.device = list(models), settings, loss, rule, device
         self.operations = operations(device)
         self._stack(models)
-        self.rows = ManyOrders(split, settings.batch_size, seeds=seeds, device=device)
+        self.rows = ResidentRows(split, settings.batch_size, seed=seeds, device=device)
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.losses, self.nothing = torch.zeros(len(models), device=device), torch.zeros((), device=device)
         self.side_stream = SideStream(device)
-        self.warm_up, self.reading = WARM_UP_STEPS, threading.Lock()
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.captured, self.reading = CapturedProgram(device), threading.Lock()
         self.members = [JointModel(self, number) for number in range(len(models))]
 
     def _stack(self, models: Sequence[Model]) -> None:
@@ -102,7 +100,7 @@ class JointEngine:
         self.flat = FlatWeights(blocks, device=self.device, models=count, average=self.rule.decay > 0)
         rows = torch.stack([model.embedding.tables[0].detach() for model in models]).to(self.device)  # (N, v, e)
         self.rows_of_model, self.width = rows.shape[1], rows.shape[2]
-        weights, gradients = self.stacked(self.flat.weight), self.stacked(self.flat.gradient)
+        weights, gradients = self.flat.parts(self.flat.weight), self.flat.parts(self.flat.gradient)  # (N, …) each
         for name in self.names:
             weights[name].copy_(torch.stack([model.get_parameter(name).detach() for model in models]))
         if self.flat.average is not None:
@@ -127,24 +125,11 @@ class JointEngine:
         self.columns = Columns(features // width, torch.full_like(within, width), within, within, within * 0)
         return DCNPass(cast(DCNV2, model), loss=self.loss, device=self.device)
 
-    def stacked(self, buffer: Tensor) -> dict[str, Tensor]:
-        """Each parameter's part of a buffer: (N, its shape)."""
-        return self.flat.parts(buffer)
-
     def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
         return self.rows.batches(epoch, start_batch)
 
     def step(self, batch: Step) -> Tensor:
-        if self.graph is not None:
-            self.graph.replay()
-            return self.losses
-        self._program()
-        self.warm_up -= 1
-        if self.warm_up == 0 and self.operations is not plain:
-            torch.cuda.synchronize()
-            self.graph = torch.cuda.CUDAGraph()
-            with capturing(self.graph):
-                self._program()
+        self.captured.run(self._program)
         return self.losses
 
     def _program(self) -> None:
@@ -208,7 +193,7 @@ class JointEngine:
             self.table.catch_up(int(self.count))
 
     def close(self) -> None:
-        self.graph = None
+        self.captured.graph = None
         self.rows.close()
 
 
@@ -228,7 +213,7 @@ class JointModel:
     def _load(self, *, averaged: bool) -> None:
         many, table = self.many, self.many.table
         buffer = many.flat.average if averaged and many.flat.average is not None else many.flat.weight
-        for name, values in many.stacked(buffer).items():
+        for name, values in many.flat.parts(buffer).items():
             self.model.get_parameter(name).copy_(values[self.number])
         many.catch_up()
         rows = table.average if averaged and many.rule.decay else table.weight
@@ -249,7 +234,7 @@ class JointModel:
         many, steps = self.many, int(self.many.count)
         state = {"steps": torch.tensor(steps)} | {f"step.{name}": torch.tensor(float(steps)) for name in many.names}
         for key, buffer in many.flat.buffers().items():
-            state |= {f"{key}.{name}": values[self.number] for name, values in many.stacked(buffer).items()}
+            state |= {f"{key}.{name}": values[self.number] for name, values in many.flat.parts(buffer).items()}
         table = {"rows": many.table.weight, "state": many.table.state, "last": many.table.last}
         return state | {f"{key}.embedding.weight.0": value[self._mine] for key, value in table.items()}
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from crossrank.nn import Features
 from crossrank.training.idle import BETAS, decay_at
 from crossrank.training.lazy import LazyTable
 from crossrank.training.loss import Loss
@@ -58,6 +59,14 @@ class Taken(NamedTuple):
     numeric: Tensor
     labels: Tensor
     weights: Tensor
+
+    @property
+    def features(self) -> Features:
+        return Features(self.ids, self.numeric)
+
+    @property
+    def groups(self) -> None:
+        """Losses that compare the rows of a group have batches of other sizes."""
 
 
 class Segments(NamedTuple):

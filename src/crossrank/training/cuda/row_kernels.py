@@ -159,7 +159,7 @@ def _piece_kernel(rows, places, matrix, first, out, size, L, width, F: tl.conste
 
 
 @jit
-def _second_kernel(rows, pieces, out, size, chunks, width, CHUNK: tl.constexpr, WIDE: tl.constexpr):
+def _second_kernel(rows, pieces, out, chunks, width, CHUNK: tl.constexpr, WIDE: tl.constexpr):
     k = tl.arange(0, CHUNK)
     c = tl.program_id(0) * CHUNK + k
     inside = c < chunks
@@ -210,7 +210,7 @@ def sum_segments(segments: Segments, gradient: Gradient) -> tuple[Tensor, Tensor
         segments.rows, segments.places, matrix, first, pieces, size, matrix.stride(0), width,
         F=len(first), CHUNK=CHUNK, WIDE=wide,
     )  # fmt: skip
-    _second_kernel[(blocks(chunks, CHUNK),)](segments.rows, pieces, second, size, chunks, width, CHUNK=CHUNK, WIDE=wide)
+    _second_kernel[(blocks(chunks, CHUNK),)](segments.rows, pieces, second, chunks, width, CHUNK=CHUNK, WIDE=wide)
     _total_kernel[(min(blocks(size, 16), PROGRAMS),)](
         segments.starts, segments.distinct, pieces, second, total, squares, width, CHUNK=CHUNK, ROWS=16, WIDE=wide
     )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
+from crossrank.nn.embedding import embedding_layers
 from crossrank.training.cuda import plain
 from crossrank.training.cuda.plain import Gradient, Rows, Segments
 from crossrank.training.lazy import LazyEmbedding, LazyTable, LazyTables, holding
@@ -195,8 +196,8 @@ class DeviceOptimizer:
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         lazily = settings.tables == "lazy"
         self.lazy = LazyTables(model if lazily else nn.Module(), self._lazy_embedding)
-        layers = [module for module in model.modules() if isinstance(module, FeatureEmbedding)]
-        self.shrinking = [] if lazily or not settings.table_decay else [layer.weight for layer in layers]
+        shrinks = bool(settings.table_decay) and not lazily
+        self.shrinking = [layer.weight for layer in embedding_layers(model)] if shrinks else []
         self.dense = {name: p for name, p in model.named_parameters() if name not in self.lazy.layers}
         placed = {name for block in blocks for name in block.parts}
         alone = [whole(name, p.shape) for name, p in self.dense.items() if name not in placed]

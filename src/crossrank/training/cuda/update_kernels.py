@@ -53,11 +53,8 @@ def squares(values: Tensor) -> Tensor:
 
 
 def begin_update(step: Tensor, dense: Tensor, rows: Tensor, rule: UpdateRule, *, clip_norm: float) -> Numbers:
-    models, parts = dense.shape
-    numbers, placed = (
-        Numbers(step, dense.new_empty(4, dtype=torch.float64), dense.new_empty(models)),
-        rule.on(step.device),
-    )
+    (models, parts), placed = dense.shape, rule.on(step.device)
+    numbers = Numbers(step, dense.new_empty(4, dtype=torch.float64), dense.new_empty(models))
     _begin_kernel[(models,)](
         step, placed.factors, placed.numbers, dense, rows, numbers.now, numbers.scale, len(placed.factors) - 1, parts,
         clip_norm, BLOCK=power(parts),

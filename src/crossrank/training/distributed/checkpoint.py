@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +29,12 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict_loader import load as read_entries
 from torch.distributed.checkpoint.state_dict_saver import save as write_entries
 
-from crossrank.errors import RunError
+from crossrank.errors import RunError, quietly
 from crossrank.files import Contents, checksum, is_as_written, read_json, signed, write_json
 from crossrank.folders import CHECKPOINT
 from crossrank.models import Model
-from crossrank.nn import FeatureEmbedding
+from crossrank.nn.embedding import embedding_layers
 from crossrank.training.checkpoint import ANEW, Position, read_journal
-from crossrank.training.distributed.world import quietly
 
 if TYPE_CHECKING:
     from crossrank.training.distributed.engine import DistributedEngine
@@ -99,13 +98,13 @@ def load(engine: DistributedEngine, folder: Path) -> tuple[Position, list[str], 
 
 def whole_tables(model: Model) -> dict[str, Tensor]:
     """Every table of a plain model, under the name that it has in checkpoints: (v_i, e_i) each."""
-    layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
-    return {f"{n}_{i}": layer.table(i) for n, layer in enumerate(layers) for i in range(len(layer.vocab_sizes))}
+    layers = enumerate(embedding_layers(model))
+    return {f"{n}_{i}": layer.table(i) for n, layer in layers for i in range(len(layer.vocab_sizes))}
 
 
 def read_best(model: Model, folder: Path) -> None:
     """Fill a plain model with the best weights of a checkpoint; in one process, which needs no TorchRec."""
-    flat = {layer.weight.data_ptr() for layer in model.modules() if isinstance(layer, FeatureEmbedding)}
+    flat = {layer.weight.data_ptr() for layer in embedding_layers(model)}
     plain = {name: tensor for name, tensor in model.state_dict().items() if tensor.data_ptr() not in flat}
     tables = {f"{TABLE}{name}": table.detach() for name, table in whole_tables(model).items()}
     _read(
@@ -142,7 +141,8 @@ def _whole(engine: DistributedEngine, tensors: Mapping[str, Tensor]) -> dict[str
     A table that nobody here has rows of is named all the same, since every process has to know of it.
     """
     entries = {name: tensor for name, tensor in tensors.items() if f".{TABLE}" not in name}
-    kinds = dict.fromkeys(name.split(f".{TABLE}")[0] for name in _kinds(engine, tensors))
+    kinds = ["weight", "exp_avg", "exp_avg_sq", *(["average"] if engine.optimizer.rule.decay else [])]
+    kinds += ["best"] if any(name.startswith("best.") for name in tensors) else []
     for name, table in engine.whole.items():
         spec = engine.specs[name]
         for kind in kinds:
@@ -157,30 +157,5 @@ def _whole(engine: DistributedEngine, tensors: Mapping[str, Tensor]) -> dict[str
                 for one in about.shards_metadata
                 if one.placement.rank() == engine.world.rank
             ]
-            whole = ShardedTensor._init_from_local_shards_and_global_metadata(local, about)
-            entries[prefix[:-1]] = whole
+            entries[prefix[:-1]] = ShardedTensor._init_from_local_shards_and_global_metadata(local, about)
     return entries
-
-
-def _kinds(engine: DistributedEngine, tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """What is kept of a table, whether or not this process holds a part of any."""
-    for kind in ("weight", "exp_avg", "exp_avg_sq", *(["average"] if engine.optimizer.rule.decay else [])):
-        yield f"{kind}.{TABLE}"
-    if any(name.startswith("best.") for name in tensors):
-        yield f"best.{TABLE}"
-
-
-def engine_state(engine: DistributedEngine) -> dict[str, Tensor]:
-    """What a resumed training needs of this process; the tensors are those that are trained, not copies.
-
-    Every row must belong to the present step.
-    """
-    optimizer = engine.optimizer
-    state = {"steps": torch.tensor(optimizer.steps)}
-    for name, parameter in optimizer.dense.items():
-        if not name.startswith(TABLE):
-            state |= {f"{key}.{name}": part for key, part in optimizer.parts(parameter).items()}
-    for shard, _, holder in engine.shards():
-        for key, part in optimizer.parts(holder).items():
-            state[f"{key}.{TABLE}{shard.place}"] = part[shard.held]
-    return state

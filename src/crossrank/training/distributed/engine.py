@@ -12,7 +12,7 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -25,22 +25,21 @@ from torchrec.distributed.types import ShardingEnv
 
 from crossrank.data import Batch, Split
 from crossrank.data.rows import SCORING_ROWS
-from crossrank.errors import ConfigError
+from crossrank.errors import ConfigError, quietly
 from crossrank.models import Model
 from crossrank.models.base import SPECIAL_IDS, evaluating
-from crossrank.nn import FeatureEmbedding, Features
+from crossrank.nn import Features
+from crossrank.nn.embedding import embedding_layers
 from crossrank.training.device import uses_bfloat16
-from crossrank.training.distributed.checkpoint import engine_state, whole_tables
+from crossrank.training.distributed.checkpoint import TABLE, whole_tables
 from crossrank.training.distributed.model import ShardedModel, SharedSplit, interleaved
 from crossrank.training.distributed.optimizer import DistributedOptimizer
 from crossrank.training.distributed.placement import asked_for, plan, specs, tell
 from crossrank.training.distributed.tables import RowSharder, Shard, ShardedEmbedding
-from crossrank.training.distributed.world import World, quietly
-from crossrank.training.engine import Member
+from crossrank.training.distributed.world import World
+from crossrank.training.engine import SingleEngine
 from crossrank.training.lazy import LazyTable
-from crossrank.training.loss import Loss, penalty
-from crossrank.training.rule import UpdateRule
-from crossrank.training.settings import TrainingSettings
+from crossrank.training.loss import penalty
 
 
 @dataclasses.dataclass
@@ -54,43 +53,32 @@ class Share:
         return self.num_rows
 
 
-class DistributedEngine:
+@dataclasses.dataclass(eq=False, kw_only=True)
+class DistributedEngine(SingleEngine):
     """Makes the steps together with the other processes.
 
-    Args:
-        model: whose weights are the first ones; it is left as it is until :meth:`close`.
-        split: the training rows.
-        settings: of the training; the batch size is that of all processes together.
-        loss: what is made small.
-        rule: of the update.
-        seed: of the order of the rows.
+    The model, whose weights are the first ones, is left as it is until :meth:`close`. The batch size is that of all
+    processes together.
+
+    Attributes:
         world: the processes.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        split: Split,
-        settings: TrainingSettings,
-        *,
-        loss: Loss,
-        rule: UpdateRule,
-        seed: int,
-        world: World,
-    ) -> None:
+    world: World
+    optimizer: DistributedOptimizer = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plain = self.model
+        model, settings, rule, world = self.model, self.settings, self.rule, self.world
         if settings.batch_size % world.size:
             raise ConfigError(
                 f"training.batch_size must be a multiple of the number of processes, {world.size}; got "
                 f"{settings.batch_size}.",
                 hint=f"Set training.batch_size={math.ceil(settings.batch_size / world.size) * world.size}.",
             )
-        self.plain, self.split, self.settings, self.loss, self.seed, self.world = (
-            model, split, settings, loss, seed, world
-        )  # fmt: skip
         self.share = settings.batch_size // world.size
-        self.most = 2 * self.share if loss.needs_groups else self.share  # rows; whole groups may take twice as many
-        layers = [layer for layer in model.modules() if isinstance(layer, FeatureEmbedding)]
-        sharded = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(layers)}
+        self.most = self.share * (2 if self.loss.needs_groups else 1)  # rows; whole groups may take twice as many
+        sharded = {id(layer): ShardedEmbedding(layer, str(i)) for i, layer in enumerate(embedding_layers(model))}
         self.network = copy.deepcopy(model, {**sharded})
         self.layers = [layer for layer in sharded.values() if layer.tables is not None]
         self.whole = whole_tables(model)
@@ -116,15 +104,11 @@ class DistributedEngine:
                 layer.tables.fill(self.whole, rule, self._steps)
         self.lookups = [lookup for layer in self.layers for lookup in layer.tables.lookups]
         self.optimizer = DistributedOptimizer(self.network, self.lookups, settings, rule=rule, world=world)
-        self.model: Model = cast(Model, ShardedModel(self))
+        self.model = cast(Model, ShardedModel(self))
         self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim, world.device)
 
     def _steps(self) -> int:
         return self.optimizer.steps
-
-    @property
-    def members(self) -> Sequence[Member]:
-        return [self]
 
     def batches(self, epoch: int, start_batch: int) -> Iterator[Share]:
         world, by_group = self.world, self.loss.needs_groups
@@ -187,14 +171,8 @@ class DistributedEngine:
         labels, weights, groups = (None if column is None else next(rest) for column in columns[1:])
         return whole, labels.to(logits.dtype), None if weights is None else weights.to(logits.dtype), groups  # type: ignore[union-attr]
 
-    def using(self, *, averaged: bool) -> AbstractContextManager[None]:
-        return self.optimizer.using(averaged=averaged)
-
     def placed(self, split: Split) -> Split:
         return split if self.model is self.plain else SharedSplit(split, self.world)
-
-    def drop(self, factor: float) -> None:
-        self.optimizer.rule.drop(factor)
 
     def predict_logits(self, batches: Iterable[Features]) -> Tensor:
         """The logits of all processes' rows, where each has its share of every batch."""
@@ -236,7 +214,19 @@ class DistributedEngine:
                     yield shard, weight[shard.held], holder
 
     def state(self) -> dict[str, Tensor]:
-        return engine_state(self)
+        """What a resumed training needs of this process; the tensors are those that are trained, not copies.
+
+        Every row must belong to the present step.
+        """
+        optimizer = self.optimizer
+        state = {"steps": torch.tensor(optimizer.steps)}
+        for name, parameter in optimizer.dense.items():
+            if not name.startswith(TABLE):
+                state |= {f"{key}.{name}": part for key, part in optimizer.parts(parameter).items()}
+        for shard, _, holder in self.shards():
+            for key, part in optimizer.parts(holder).items():
+                state[f"{key}.{TABLE}{shard.place}"] = part[shard.held]
+        return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """What a checkpoint holds is read in place; the rest follows from the number of steps."""

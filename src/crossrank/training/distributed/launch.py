@@ -12,9 +12,8 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from crossrank.errors import RunError
-from crossrank.runs.lifecycle import is_interrupted
-from crossrank.training.distributed.world import ALONE, need_torchrec, quietly
+from crossrank.errors import quietly
+from crossrank.training.distributed.world import ALONE, given_up, need_torchrec
 
 BAD_INPUT = 2  # the exit status of a command that has said what is wrong
 
@@ -48,9 +47,5 @@ def run_workers(words: Sequence[str], *, workers: int, into: Path) -> int:
         how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"status {failure.exitcode}"
         if -failure.exitcode in {*signal.Signals}:
             how += f" ({signal.Signals(-failure.exitcode).name})"
-        hint = "Give the same command with --resume to go on from the last evaluation."
-        raise RunError(
-            f"All {workers} workers must stay alive; worker {failure.local_rank} ended with {how}.",
-            hint=hint if is_interrupted(into) else "There was no evaluation yet to go on from: train anew.",
-        ) from None
+        raise given_up(into, workers, f"worker {failure.local_rank} ended with {how}") from None
     return 0

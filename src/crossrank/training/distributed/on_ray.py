@@ -15,13 +15,13 @@ from threading import Thread
 from typing import Any
 
 from crossrank.data import EncodedDataset
-from crossrank.errors import ConfigError, CrossRankError, RunError
+from crossrank.errors import ConfigError, CrossRankError, RunError, first_line
 from crossrank.files import read_json, write_json, writing
 from crossrank.folders import recover
-from crossrank.ray import cluster, first_line
+from crossrank.ray import cluster
 from crossrank.runs import Run
-from crossrank.runs.lifecycle import check_free, is_interrupted
-from crossrank.training.distributed.world import PATIENCE, need_torchrec
+from crossrank.runs.lifecycle import check_free
+from crossrank.training.distributed.world import PATIENCE, given_up, need_torchrec
 from crossrank.training.train import train
 
 RESTARTS = 3
@@ -88,7 +88,9 @@ def train_on_ray(
             try:
                 _run(trainer.fit)
             except TrainingFailedError as error:
-                raise _given_up(error, workers, into) from None
+                rank, reason = next(iter(getattr(error, "worker_failures", {}).items()), (0, error))
+                ended = f"after {RESTARTS} restarts worker {rank} ended: {first_line(reason)}"
+                raise given_up(into, workers, ended) from None
             if (refused := Path(folder) / REFUSED).exists():
                 why = read_json(refused)
                 raise RunError(why["message"], hint=why["hint"])
@@ -111,16 +113,6 @@ def _run(fit: Any) -> None:
     while thread.is_alive():
         thread.join(0.2)  # a signal that another thread got is heard between two of them
     done.result()
-
-
-def _given_up(error: BaseException, workers: int, into: Path) -> RunError:
-    failures = getattr(error, "worker_failures", {})
-    rank, reason = next(iter(failures.items()), (0, error))
-    hint = "Give the same command with --resume to go on from the last evaluation."
-    return RunError(
-        f"All {workers} workers must stay alive; after {RESTARTS} restarts worker {rank} ended: {first_line(reason)}.",
-        hint=hint if is_interrupted(into) else "There was no evaluation yet to go on from: train anew.",
-    )
 
 
 def _work(told: dict[str, Any]) -> None:

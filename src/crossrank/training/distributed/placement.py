@@ -18,7 +18,7 @@ from torchrec.distributed.planner.constants import CROSS_NODE_BANDWIDTH, INTRA_N
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.types import ShardingPlan
 
-from crossrank.errors import ConfigError, did_you_mean, listing
+from crossrank.errors import ConfigError, did_you_mean, first_line, listing
 from crossrank.models.build import memory
 from crossrank.training.distributed.tables import RowSharder
 from crossrank.training.distributed.world import World
@@ -121,9 +121,9 @@ def _fitting(processes: int) -> Iterator[None]:
     try:
         yield
     except PlannerError as error:
-        told = str(error).strip().splitlines()[0].rstrip(". ")
         raise ConfigError(
-            f"The tables must fit into the memory of {processes} processes; TorchRec's planner says: {told}.",
+            f"The tables must fit into the memory of {processes} processes; TorchRec's planner says: "
+            f"{first_line(error)}.",
             hint="Take more or larger machines, narrower embeddings, or leave training.placement out.",
         ) from None
 

@@ -152,7 +152,7 @@ class RowLookup(nn.Module):
             if self.replicated:
                 self.weights.append(nn.Parameter(weight))
             else:
-                self.tables.append(RowTable(weight, rule))
+                self.tables.append(LazyTable(weight, rule))
         self.first = torch.tensor([shard.first for shard in self.shards], device=device)
         self.reads = Reads(self.tables, now)
 
@@ -184,16 +184,6 @@ class RowLookup(nn.Module):
         if not torch.is_grad_enabled():
             return self.tables[number].weight.index_select(0, rows)
         return self.reads.read(number, rows)
-
-
-class RowTable(LazyTable):
-    """A :class:`LazyTable` on any device."""
-
-    def distinct(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        if rows.device.type == "cpu":
-            return super().distinct(rows)
-        distinct, places = torch.unique(rows, return_inverse=True)
-        return distinct, places
 
 
 def _sums(vectors: Tensor, lengths: Tensor) -> Tensor:

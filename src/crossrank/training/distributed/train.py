@@ -30,8 +30,7 @@ from crossrank.training.distributed.engine import DistributedEngine
 from crossrank.training.distributed.world import World, joined
 from crossrank.training.finish import finish_run, measured_splits, seeded_model
 from crossrank.training.plan import Planned, as_made, check_distributed, check_resumed, check_splits, write_plan
-from crossrank.training.prior import with_class_weights
-from crossrank.training.regression import as_learned
+from crossrank.training.prior import rows_to_learn
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import Config
 from crossrank.training.trackers import Tracker
@@ -118,7 +117,7 @@ def _train(
         initial = initial_spectra(model, dataset.valid) if world.is_first else []
         if not world.is_first:
             torch.manual_seed(run.seed + (world.rank << 32))  # of what dropout drops
-        learned = with_class_weights(as_learned(dataset, model, settings.loss), settings)
+        learned = rows_to_learn(dataset, model, settings)
         settings = dataclasses.replace(settings.for_model(model, world.device.type), tables="lazy")
         engine = DistributedEngine(
             model,

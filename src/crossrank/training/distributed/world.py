@@ -6,11 +6,11 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.util
-import logging
 import os
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from crossrank.errors import ConfigError, CrossRankError
+from crossrank.errors import ConfigError, CrossRankError, RunError
+from crossrank.runs.lifecycle import is_interrupted
 
 PATIENCE = datetime.timedelta(hours=6)  # with the first process, which measures and writes while the others wait
 
@@ -80,6 +81,13 @@ class World:
             raise SystemExit(2)  # whoever failed has said why
 
 
+def given_up(into: Path, workers: int, evidence: str) -> RunError:
+    """What to say where workers were lost that were making a run folder."""
+    hint = "Give the same command with --resume to go on from the last evaluation."
+    hint = hint if is_interrupted(into) else "There was no evaluation yet to go on from: train anew."
+    return RunError(f"All {workers} workers must stay alive; {evidence}.", hint=hint)
+
+
 def has_torchrec() -> bool:
     return importlib.util.find_spec("torchrec") is not None
 
@@ -130,16 +138,3 @@ def joined(device: str) -> Iterator[World]:
     finally:
         if not made:
             dist.destroy_process_group()
-
-
-@contextlib.contextmanager
-def quietly(level: int = logging.WARNING) -> Iterator[None]:
-    """Without what TorchRec and torch say about each other's parts, up to a level."""
-    before = logging.root.manager.disable
-    logging.disable(level)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
