@@ -129,6 +129,15 @@ def test_logits_are_taken_before_their_rows_are_learned(planted) -> None:
         assert np.array_equal(after[: place + 1], before[: place + 1])
 
 
+def test_answers_stay_probabilities_where_positive_rows_are_weighed(planted) -> None:
+    _, dataset, _ = planted
+    config = Config.parse({**CONFIG, "training": {**CONFIG["training"], "positive_weight": 8.0}})
+    rows, logits = logits_before_learning(config, dataset, seed=0)
+    late = slice(len(rows) // 2, None)
+    answered = 1 / (1 + np.exp(-logits[late]))
+    assert answered.mean() == pytest.approx(dataset.train.labels[rows[late]].mean(), abs=0.05)
+
+
 def test_promote_comes_near_the_best_there_is_where_a_network_cannot(planted, tmp_path) -> None:
     run, dataset, optimum = planted
     found = cr.promote(run, dataset, into=tmp_path / "second", seeds=2, progress=False)

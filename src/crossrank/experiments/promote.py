@@ -40,7 +40,7 @@ from crossrank.training import Config
 from crossrank.training.engines import make_engine
 from crossrank.training.finish import finish_run, seeded_model
 from crossrank.training.plan import Planned, write_plan
-from crossrank.training.regression import as_learned
+from crossrank.training.prior import rows_to_learn
 from crossrank.training.train import dataset_of
 from crossrank.training.trainer import Trainer, train_models
 
@@ -159,7 +159,7 @@ def logits_before_learning(
     """The training rows in the order of the first epoch, and what a new model answers to each before it learns it."""
     split, size = dataset.train, config.training.batch_size
     model = seeded_model(config, dataset, seed)
-    engine = make_engine(model, as_learned(dataset, model), config.training, seed=seed)
+    engine = make_engine(model, rows_to_learn(dataset, model, config.training), config.training, seed=seed)
     member, order, num_rows = engine.members[0], split.order(seed, 0), min(len(split), MOST_ROWS)
     every = max(split.num_batches(size) // LOOKS, 1)
     places, logits = [], []
@@ -229,7 +229,7 @@ class _Arms:
         for seed in self.seeds:
             torch.manual_seed(seed)
             model = self._start(dataset)
-            engine = make_engine(model, as_learned(dataset, model), settings, seed=seed)
+            engine = make_engine(model, rows_to_learn(dataset, model, settings), settings, seed=seed)
             folder = self._next(f"seed-{seed}")
             folder.mkdir()
             planned = Planned(into=folder, config=self.config, seed=seed)
