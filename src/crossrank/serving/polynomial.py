@@ -84,6 +84,12 @@ def thin(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor | None]:
     return (up, down) if down.shape[0] < down.shape[1] else (up @ down, None)
 
 
+def is_polynomial(network: CrossNetwork) -> bool:
+    """Whether a network is one or two layers ``x0 ⊙ (W xl + b) + xl``."""
+    layers: list[Any] = list(network.layers)
+    return len(layers) <= 2 and all(layer.is_affine for layer in layers)
+
+
 class Parts(NamedTuple):
     """What is known of B requests before any item; p and g as the head of this file has them."""
 
