@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork
-from crossrank.serving.polynomial import Affine, Sides, thin
+from crossrank.serving.polynomial import Affine, Sides, cross, thin
 
 
 class _Request(NamedTuple):
@@ -59,8 +59,7 @@ class Crossed:
         read: Tensor | None = q + request.projected[:, None]
         for number, layer in enumerate(self.layers[:num_layers]):
             read = layer.project(xl) if read is None else read
-            crossed = layer.spread(layer.mix(read))
-            xl = torch.addcmul(xl, x0, crossed) if layer.residual else x0 * crossed
+            xl = cross(x0, layer.spread(layer.mix(read)), xl, layer.residual)
             worth_it = number == 0 and self.second is not None and v.shape[1] > self.second.width
             read = self.second.read(request, v, q, xl) if worth_it and self.second else None
         return x0, xl, read

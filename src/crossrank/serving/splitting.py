@@ -27,10 +27,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from crossrank.data.rows import Positions
 from crossrank.models.base import Terms
 from crossrank.nn import CrossNetwork
 from crossrank.serving.crossed import Crossed
 from crossrank.serving.deep_terms import Deep
+from crossrank.serving.fused import Kernels, kernels
 from crossrank.serving.polynomial import Polynomial, Sides, Unexpanded, is_polynomial
 from crossrank.serving.products import dots_of_each
 from crossrank.serving.quadratic import Quadratic
@@ -128,6 +130,31 @@ class Split:
         logits = request.constant + (linear[..., 0] if self._linear else 0)
         for term, state, part in zip(self.terms, request.states, parts, strict=True):
             logits = logits + term.logits(state, v, part)
+        return logits
+
+    @cached_property
+    def kernels(self) -> Kernels | None:
+        """What finds one request's logits at some places in one pass over the rows; None where nothing does."""
+        kinds, fits = [type(term) for term in self.terms], not (self._linear or self.num_crossed)
+        deep = self.terms[1].deep if kinds == [Polynomial, Deep] else None  # type: ignore[attr-defined]
+        fits &= kinds == [Polynomial] or (deep is not None and deep.by_relu and not deep.is_last)
+        return kernels() if fits and self.bias.dtype == torch.float32 else None
+
+    def logits_at(self, request: _Shared, rows: Tensor, places: Positions) -> Tensor:
+        """``logits(request, rows[places])`` of one request by the kernels: (1, N)"""
+        assert self.kernels is not None
+        polynomial, *deep = self.terms
+        assert isinstance(polynomial, Polynomial)
+        (_, phi, middle), num_own = request.states[0], self.widths[0]
+        constant = request.constant if request.phi is not None else request.constant + request.states[0].constant
+        shared = request.states[1][0] if deep else rows.new_empty(0)
+        kept = rows.new_empty(len(places), num_own if polynomial.is_full else num_own + self.widths[1])
+        flat, hidden = rows.new_empty(len(places)), rows.new_empty(len(places), len(shared))
+        arrays = (phi[0].numpy(), shared.numpy(), kept.numpy(), flat.numpy(), hidden.numpy())
+        self.kernels.gather(rows.numpy(), places, *arrays)
+        logits = constant + flat + polynomial.cubic(middle, *kept.tensor_split([num_own], dim=1))
+        for term in deep:
+            logits += term.deep.after_first(hidden)  # type: ignore[attr-defined]
         return logits
 
     def flat(self, request: _Shared, items: Tensor) -> Tensor:

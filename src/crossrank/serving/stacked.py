@@ -19,13 +19,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.crossed import Crossed
 from crossrank.serving.crossed import _Request as Crossing
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.polynomial import Affine, Sides, thin
+from crossrank.serving.polynomial import Affine, Sides, cross, thin
 from crossrank.serving.products import Dense
 
 
@@ -92,9 +93,7 @@ class _Affine:
             every[:, 0] += self.bias
             every = torch.cat([every, self.of_item.expand(len(c), -1, -1)], dim=1)  # (B, 1 + S + I, D)
             of_context, read = every.tensor_split([c.shape[2]], dim=2)
-            of_context = of_context * c
-            of_context[:, : reached.shape[1]] += self.second.residual * reached
-            reached = of_context
+            reached = cross(c, of_context, F.pad(reached, (0, 0, 0, len(self.of_item))), self.second.residual)
         return _Shared(p_item, read, self.to_deep(reached))
 
     def items(self, shared: _Shared, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,7 +104,7 @@ class _Affine:
         if self.second is None or shared.read is None:
             return met, torch.cat([shared.first[:, 1:], last], dim=1)
         read = torch.baddbmm(shared.read[:, :1], met, shared.read[:, 1:])
-        x2 = torch.addcmul(self.second.residual * y, v, read)
+        x2 = cross(v, read, y, self.second.residual)
         return torch.cat([met, x2], dim=2), torch.cat([shared.first[:, 1:], last], dim=1)
 
 
