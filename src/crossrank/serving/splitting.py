@@ -90,6 +90,7 @@ class Split:
         known = [term.item(units) for term in self.terms]
         self.widths = [len(sides.item) - num_crossed, *(one.shape[1] for one in known), self._linear]
         self.of_crossed = torch.cat([units[:, :0], *known], dim=1)  # (Z, Σ F)
+        self.kernels = self._find_kernels()
 
     def item(self, v: Tensor) -> Tensor:
         """The rows of items: (N, I - Z) -> (N, Σ widths). What a linear term makes of each comes after v."""
@@ -132,8 +133,7 @@ class Split:
             logits = logits + term.logits(state, v, part)
         return logits
 
-    @cached_property
-    def kernels(self) -> Kernels | None:
+    def _find_kernels(self) -> Kernels | None:
         """What finds one request's logits at some places in one pass over the rows; None where nothing does."""
         kinds, fits = [type(term) for term in self.terms], not (self._linear or self.num_crossed)
         deep = self.terms[1].deep if kinds == [Polynomial, Deep] else None  # type: ignore[attr-defined]
