@@ -184,6 +184,21 @@ class Pairing:
         raw = self._taken_apart(contexts, known) if isinstance(known, KnownItems) else self._row_by_row(contexts, known)
         return self.bounded(raw)
 
+    def fuses(self, known: Known) -> bool:
+        """Whether one request's logits are found in one pass over some items' rows, by :meth:`logits_at`."""
+        fits = isinstance(known, KnownItems) and known.rows.dtype == torch.float32
+        return fits and len(self.splits) == 1 and self.splits[0].kernels is not None
+
+    @torch.inference_mode()
+    def logits_at(self, context: EncodedRows, known: Known, places: Positions) -> Tensor:
+        """``logits(context, known.take(places))`` of one context: (1, N)"""
+        assert isinstance(known, KnownItems)
+        (split,), (c,) = self.splits, self.contexts(context)
+        request, at_once = split.request(c), self._rows_at_once
+        starts = range(0, max(len(places), 1), at_once)
+        parts = [split.logits_at(request, known.rows, places[start : start + at_once]) for start in starts]
+        return self.bounded(torch.cat(parts, dim=1) if len(parts) > 1 else parts[0])
+
     def bounded(self, raw: Tensor) -> Tensor:
         """What networks make in units of the label, within its bounds."""
         if self._unitless:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork
+from crossrank.serving.fused import Kernels, kernels
 from crossrank.serving.products import NARROW, Array, Dense, bilinear, dots, dots_of_each, matvecs, threads_for
 
 
@@ -76,12 +77,23 @@ class Affine(NamedTuple):
         return self.bias + self.residual
 
 
+def cross(x0: Tensor, read: Tensor, xl: Tensor, residual: float) -> Tensor:
+    """``x0 ⊙ read + residual xl``; a residual is 1 or 0."""
+    return torch.addcmul(xl, x0, read) if residual else x0 * read
+
+
 def thin(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor | None]:
     """``up @ down`` as a product through the narrower of the two inner widths: (D, R), (R, I) -> the same, or W, None.
 
     None stands for the identity.
     """
     return (up, down) if down.shape[0] < down.shape[1] else (up @ down, None)
+
+
+def is_polynomial(network: CrossNetwork) -> bool:
+    """Whether a network is one or two layers ``x0 ⊙ (W xl + b) + xl``."""
+    layers: list[Any] = list(network.layers)
+    return len(layers) <= 2 and all(layer.is_affine for layer in layers)
 
 
 class Parts(NamedTuple):
@@ -134,6 +146,8 @@ class Polynomial:
         of_bias = (weights * second.bias[context])[None]
         self.of_c = np.concatenate([one.numpy() for one in (to_p, to_g, of_bias)])  # numpy asks for large pages
         self.least_p, self.least_g = first.shift[order].numpy(), (second.residual * head[order]).numpy()
+        self.is_full = self.has_middle and self.to_s is self.to_t is None and not (self.narrow_p or self.narrow_g)
+        self._kernels = kernels() if self.is_full and head.dtype == torch.float32 else None
 
     def item(self, v: Tensor) -> Tensor:
         places, head = self.sides.item, self.head[self.sides.item]
@@ -170,6 +184,8 @@ class Polynomial:
         return Parts(constant, p[:, width:], g[:, width:], projected, pulled, of_s, of_t, middle)
 
     def request(self, c: Tensor) -> _Request:
+        if self._kernels is not None and len(c) == 1:
+            return self._fused_request(c, self._kernels)
         parts = self.parts(c.numpy())
         of_v, phi = parts.g * parts.p, []
         for of_it, to in ((parts.of_s, self.to_s), (parts.of_t, self.to_t)):
@@ -180,6 +196,13 @@ class Polynomial:
         phi += [parts.pulled if self.narrow_g else parts.g, parts.projected if self.narrow_p else parts.p]
         whole = np.concatenate([of_v, *phi, np.ones_like(of_v, shape=(len(c), 1))], axis=1)
         return _Request(torch.from_numpy(parts.constant), torch.from_numpy(whole), parts.middle)
+
+    def _fused_request(self, c: Tensor, kernels: Kernels) -> _Request:
+        constant, phi = np.empty(1, np.float32), np.empty((1, 3 * len(self.sides.item) + 1), np.float32)
+        scaled, blocks = torch.empty_like(self.b_context), (self.a_context.numpy(), self.b_context.numpy())
+        weights = self.of_c, self.least_p, self.least_g, *blocks
+        kernels.request(c.numpy()[0], *weights, constant, phi[0], scaled.numpy())
+        return _Request(torch.from_numpy(constant), torch.from_numpy(phi), self.to_middle(scaled[None]))
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         of_v, of_known = torch.tensor_split(request.phi, [v.shape[-1]], dim=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 Array: TypeAlias = NDArray[Any]
 NARROW = 4096  # numbers of M(c) from which torch's product is the faster one
 PIECE = 256  # rows
+FEW = 2**21  # multiply-adds that torch finds faster than oneDNN
 SMALL = 2**24  # multiply-adds that take no longer in one thread than threads take to meet on a busy machine
 
 
@@ -38,25 +40,33 @@ def threads_for(count: int) -> Iterator[None]:
 
 
 class Dense:
-    """``W x + b`` of many rows: (..., P) -> (..., Q).
+    """``W x + b`` of many rows, or what a relu makes of it: (..., P) -> (..., Q).
 
-    Of float32 by oneDNN, for which W is laid out before: about a tenth faster than what torch takes of itself, unless
-    the products are few.
+    By oneDNN, for which W is laid out before: about a tenth faster than what torch takes of itself, unless the products
+    are few, and the relu comes with it.
     """
 
     def __init__(self, weight: Tensor) -> None:
-        has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         self.weight, self.packed = weight, None
-        if has_onednn and weight.dtype == torch.float32:
+        if weight.dtype in _onednn_types():
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
 
-    def __call__(self, rows: Tensor, bias: Tensor | None = None) -> Tensor:
+    def __call__(self, rows: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
         count = rows.numel() * len(self.weight)
-        if self.packed is not None and count > SMALL:
-            found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, bias, "none", [], "")
-            return found
         with threads_for(count):
-            return F.linear(rows, self.weight, bias)
+            if self.packed is not None and count > FEW:
+                pointwise = "relu" if relu else "none"
+                found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, bias, pointwise, [], "")
+                return found
+            plain = F.linear(rows, self.weight, bias)
+        return torch.relu_(plain) if relu else plain
+
+
+@cache
+def _onednn_types() -> list[torch.dtype]:
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return []
+    return [torch.float32, *([torch.bfloat16] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else [])]
 
 
 def dots(rows: Tensor, others: Tensor) -> Tensor:

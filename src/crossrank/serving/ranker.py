@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from crossrank.data.rows import Positions
 from crossrank.errors import ConfigError, DataError, listing
 from crossrank.evaluation.row_explanation import RowExplanation, explain_row
 from crossrank.models.base import answers_of
@@ -164,6 +165,7 @@ class Ranker:
         rows = given if given and all(isinstance(one, Mapping) for one in given) else None
         pairing = self.pairing if rows is None or self.catalogue else self._pairing_of(rows[0], "candidate 1")
         requests = pairing.joiner.half_rows(contexts, item=False, called="context")
+        at: Positions | None = None  # of candidates whose rows are read where they stand
         if rows is not None:
             encoded = pairing.joiner.half_rows(rows, item=True, called="candidate")
             pairing.check(requests, encoded)
@@ -171,8 +173,10 @@ class Ranker:
             name = self.catalogue.id_column if self.catalogue else ""
             ids = [row.get(name, place) for place, row in enumerate(rows)]
         else:
-            ids = self.loaded.ids if given is None else given
-            known = self.loaded.known if given is None else self.loaded.take(self.loaded.places(given))
+            ids, known = self.loaded.ids if given is None else given, self.loaded.known
+            at = None if given is None else self.loaded.places(given)
+            if at is not None and not (len(contexts) == 1 and pairing.fuses(known)):
+                known, at = known.take(at), None
         allowed = self._allowed(ids, exclude, mask)
         promising = None
         if len(contexts) == 1 and given is None and self.loaded.pruning:
@@ -180,7 +184,9 @@ class Ranker:
             known, allowed = self.loaded.take(promising), None
         rankings, at_once = [], pairing.requests_at_once(len(known))
         for start in range(0, len(contexts), at_once):
-            for logits in pairing.logits(requests.slice(start, start + at_once), known).numpy():
+            some = requests.slice(start, start + at_once)
+            every = pairing.logits(some, known) if at is None else pairing.logits_at(some, known, at)
+            for logits in every.numpy():
                 order = _best(logits, k, allowed)
                 best, places = logits[order], order if promising is None else promising[order]
                 scores = answers_of(torch.from_numpy(best), self.run.schema.label.kind).numpy()

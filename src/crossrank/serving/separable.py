@@ -20,7 +20,7 @@ from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.polynomial import Affine, Sides
+from crossrank.serving.polynomial import Affine, Sides, cross
 from crossrank.serving.products import Dense, dots_of_each
 
 
@@ -60,7 +60,7 @@ class Separable:
             every = dots_of_each(layer.of_context[None], context) + layer.bias
             read, of_item = every.tensor_split([self.num_context], dim=1)
             reads.append(of_item)
-            context = torch.addcmul(layer.residual * context, c, read)
+            context = cross(c, read, context, layer.residual)
         return _Request(context, reads)
 
     def crossed(self, request: _Request, v: Tensor, q: Tensor, num_layers: int) -> Tensor:
@@ -69,7 +69,7 @@ class Separable:
         for number in range(num_layers):
             layer = self.layers[number]
             read = q if number == 0 else xl @ layer.of_item.T
-            xl = torch.addcmul(layer.residual * xl, v, read + request.reads[number][:, None])
+            xl = cross(v, read + request.reads[number][:, None], xl, layer.residual)
         return xl
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
@@ -104,9 +104,11 @@ class SeparableStacked:
     def logits(self, request: tuple[list[_Request], Tensor], v: Tensor, known: Tensor) -> Tensor:
         requests, shared = request
         each: Any = zip(self.networks, requests, known.chunk(len(requests), dim=-1), strict=True)
-        crossed = torch.cat([one.crossed(state, v, q, len(one.layers)) for one, state, q in each], dim=-1)
-        first = self.of_item(crossed, shared[0]) if len(shared) == 1 else self.of_item(crossed) + shared[:, None]
-        return self.deep.rest(first)
+        parts = [one.crossed(state, v, q, len(one.layers)) for one, state, q in each]
+        crossed = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+        if len(shared) == 1 and self.deep.by_relu:
+            return self.deep.after_first(self.of_item(crossed, shared[0], relu=True))
+        return self.deep.rest(self.of_item(crossed) + shared[:, None])
 
 
 def is_separable(network: CrossNetwork, sides: Sides) -> bool:

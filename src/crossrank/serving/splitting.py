@@ -20,8 +20,6 @@ is linear in them, so that of [v; z] is that of [v; 0], known before, and z time
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -29,13 +27,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from crossrank.data.rows import Positions
 from crossrank.models.base import Terms
-from crossrank.nn import CrossNetwork, DeepNetwork
+from crossrank.nn import CrossNetwork
+from crossrank.serving.crossed import Crossed
 from crossrank.serving.deep_terms import Deep
-from crossrank.serving.polynomial import Affine, Polynomial, Sides, Unexpanded, thin
+from crossrank.serving.fused import Kernels, kernels
+from crossrank.serving.polynomial import Polynomial, Sides, Unexpanded, is_polynomial
 from crossrank.serving.products import dots_of_each
 from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
+from crossrank.serving.stacked import AffineStacked, Stacked
 
 
 class Term(Protocol):
@@ -79,7 +81,8 @@ class Split:
             elif all(is_separable(network, sides) for network in terms.below):
                 self.terms.append(SeparableStacked(terms.below, *deep))
             else:
-                self.terms.append(Stacked(terms.below, *deep))
+                stacked = AffineStacked if all(map(is_polynomial, terms.below)) else Stacked
+                self.terms.append(stacked(terms.below, *deep))
         if terms.quadratic is not None:
             self.terms.append(Quadratic(*terms.quadratic, sides, precision or terms.bias.dtype))
         self._linear = 0 if terms.linear is None else 1
@@ -87,6 +90,7 @@ class Split:
         known = [term.item(units) for term in self.terms]
         self.widths = [len(sides.item) - num_crossed, *(one.shape[1] for one in known), self._linear]
         self.of_crossed = torch.cat([units[:, :0], *known], dim=1)  # (Z, Σ F)
+        self.kernels = self._find_kernels()
 
     def item(self, v: Tensor) -> Tensor:
         """The rows of items: (N, I - Z) -> (N, Σ widths). What a linear term makes of each comes after v."""
@@ -129,6 +133,30 @@ class Split:
             logits = logits + term.logits(state, v, part)
         return logits
 
+    def _find_kernels(self) -> Kernels | None:
+        """What finds one request's logits at some places in one pass over the rows; None where nothing does."""
+        kinds, fits = [type(term) for term in self.terms], not (self._linear or self.num_crossed)
+        deep = self.terms[1].deep if kinds == [Polynomial, Deep] else None  # type: ignore[attr-defined]
+        fits &= kinds == [Polynomial] or (deep is not None and deep.by_relu and not deep.is_last)
+        return kernels() if fits and self.bias.dtype == torch.float32 else None
+
+    def logits_at(self, request: _Shared, rows: Tensor, places: Positions) -> Tensor:
+        """``logits(request, rows[places])`` of one request by the kernels: (1, N)"""
+        assert self.kernels is not None
+        polynomial, *deep = self.terms
+        assert isinstance(polynomial, Polynomial)
+        (_, phi, middle), num_own = request.states[0], self.widths[0]
+        constant = request.constant if request.phi is not None else request.constant + request.states[0].constant
+        shared = request.states[1][0] if deep else rows.new_empty(0)
+        kept = rows.new_empty(len(places), num_own if polynomial.is_full else num_own + self.widths[1])
+        flat, hidden = rows.new_empty(len(places)), rows.new_empty(len(places), len(shared))
+        arrays = (phi[0].numpy(), shared.numpy(), kept.numpy(), flat.numpy(), hidden.numpy())
+        self.kernels.gather(rows.numpy(), places, *arrays)
+        logits = constant + flat + polynomial.cubic(middle, *kept.tensor_split([num_own], dim=1))
+        for term in deep:
+            logits += term.deep.after_first(hidden)  # type: ignore[attr-defined]
+        return logits
+
     def flat(self, request: _Shared, items: Tensor) -> Tensor:
         """Where all terms are inner products, the logits less each tᵀ M(c) s: (N, Σ widths) -> (B, N)."""
         assert request.phi is not None
@@ -164,121 +192,3 @@ def can_split(terms: Terms, *, crossed: bool = False) -> bool:
     networks = [*(network for network, _ in terms.crosses), *terms.below]
     layers = [layer for network in networks for layer in network.layers]
     return all(getattr(layer, "can_split", False) for layer in layers) and not (crossed and terms.quadratic)
-
-
-def is_polynomial(network: CrossNetwork) -> bool:
-    """Whether a network is one or two layers ``x0 ⊙ (W xl + b) + xl``."""
-    layers: list[Any] = list(network.layers)
-    return len(layers) <= 2 and all(layer.is_affine for layer in layers)
-
-
-class _Request(NamedTuple):
-    c: Tensor  # (B, C)
-    projected: Tensor  # (B, Z), p without the bias
-    pulled: Tensor  # (B, D) or (B, M), G
-
-
-class Crossed:
-    """A cross network of any depth: the first layer and, under a head, the last one are taken apart.
-
-    A layer with gates or activations cannot let go of x_{L-1}; under a head it is spared the way back, ``spread``.
-    """
-
-    def __init__(self, network: CrossNetwork, head: Tensor | None, sides: Sides) -> None:
-        self.layers: list[Any] = list(network.layers)
-        self.sides, self.head = sides, head
-        self.second: _Second | None = None
-        if len(self.layers) > 1 and self.layers[0].is_affine:
-            self.second = _Second(self.layers[0], self.layers[1], sides)
-        if head is not None:
-            last = Affine.of(self.layers[-1])
-            self.bias = last.bias
-            self.pull = last.up @ last.down if self.layers[-1].is_affine else last.up  # (D, D) or (D, M)
-
-    def item(self, v: Tensor) -> Tensor:
-        known = [self.layers[0].project(self.sides.spaced(v, self.sides.item))]  # (N, Z), q
-        if self.head is not None:
-            known.append(v * self.head[self.sides.item] @ self.pull[self.sides.item])  # (N, D) or (N, M), h
-        return torch.cat(known, dim=1)
-
-    def request(self, c: Tensor) -> _Request:
-        context = self.sides.context
-        projected = self.layers[0].project(self.sides.spaced(c, context))
-        pulled = c[:, :0] if self.head is None else c * self.head[context] @ self.pull[context]
-        return _Request(c, projected, pulled)
-
-    def crossed(self, request: _Request, v: Tensor, q: Tensor, num_layers: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x0, x_l after some layers, (B, N, D) each, and what the next layer reads of x_l where that is known."""
-        x0 = self.sides.joined(request.c, v)
-        xl = x0
-        read: Tensor | None = q + request.projected[:, None]
-        for number, layer in enumerate(self.layers[:num_layers]):
-            read = layer.project(xl) if read is None else read
-            crossed = layer.spread(layer.mix(read))
-            xl = torch.addcmul(xl, x0, crossed) if layer.residual else x0 * crossed
-            worth_it = number == 0 and self.second is not None and v.shape[1] > self.second.width
-            read = self.second.read(request, v, q, xl) if worth_it and self.second else None
-        return x0, xl, read
-
-    def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
-        last, head = self.layers[-1], self.head
-        assert head is not None  # a network below a deep one has no logits
-        q, pulled = torch.split(known, [request.projected.shape[1], request.pulled.shape[1]], dim=2)
-        x0, xl, read = self.crossed(request, v, q, len(self.layers) - 1)
-        reached = xl
-        if not last.is_affine:
-            reached = last.mix(last.project(xl) if read is None else read)  # (B, N, M)
-        logits: Tensor = ((pulled + request.pulled[:, None]) * reached).sum(dim=2) + x0 @ (head * self.bias)
-        return logits + xl @ head if last.residual else logits
-
-
-class _Second:
-    """``P x1``, all that the second layer reads, with fewer products where there are more candidates than ``width``.
-
-    As the head of this file has it, through the rank of the first layer where that is narrower than the item.
-    """
-
-    def __init__(self, first: Any, second: Any, sides: Sides) -> None:
-        self.first, self.sides = first, sides
-        matrix, read = Affine.of(first), Affine.of(second).down  # (Z, D)
-        self.residual = matrix.residual
-        up, to_known = thin(matrix.up, matrix.down[:, sides.item])
-        self.known_is_v, self.width = to_known is None, up.shape[1]
-        self.up = up[sides.context].contiguous()  # (C, S)
-        self.of_context, self.of_item = read[:, sides.context].contiguous(), read[:, sides.item].T.contiguous()
-
-    def read(self, request: _Request, v: Tensor, q: Tensor, x1: Tensor) -> Tensor:
-        """(B, N, D) -> (B, N, Z)"""
-        context, item = self.sides
-        scaled = self.up * request.c[:, :, None]  # (B, C, S), diag(c) W[C, I]
-        p = self.first.spread(request.projected)[:, context] + self.residual
-        shared = F.linear(request.c * p, self.of_context)  # (B, Z)
-        both = torch.cat(
-            [(self.of_context @ scaled).mT, self.of_item.expand(len(shared), -1, -1)], dim=1
-        )  # (B, S + I, Z)
-        known = (v if self.known_is_v else q).expand(len(shared), -1, -1)
-        known = torch.cat([known, x1.index_select(2, item)], dim=2)  # (B, N, S + I)
-        return torch.baddbmm(shared[:, None], known, both)
-
-
-class Stacked:
-    """``w·deep(cross(x0))``: the first cross layer is taken apart, and the second one is narrower."""
-
-    def __init__(
-        self, networks: Sequence[CrossNetwork], deep: DeepNetwork, head: Tensor, sides: Sides, precision: torch.dtype
-    ) -> None:
-        self.networks = [Crossed(network, None, sides) for network in networks]
-        self.deep, self.head, self.precision = copy.deepcopy(deep).to(precision), head, precision
-
-    def item(self, v: Tensor) -> Tensor:
-        return torch.cat([one.item(v) for one in self.networks], dim=1)
-
-    def request(self, c: Tensor) -> list[_Request]:
-        return [one.request(c) for one in self.networks]
-
-    def logits(self, request: list[_Request], v: Tensor, known: Tensor) -> Tensor:
-        parts = torch.split(known, [one.projected.shape[1] for one in request], dim=2)
-        each = zip(self.networks, request, parts, strict=True)
-        crossed = [one.crossed(state, v, q, len(one.layers))[1] for one, state, q in each]
-        hidden: Tensor = self.deep(torch.cat(crossed, dim=2).to(self.precision))
-        return hidden.to(self.head.dtype) @ self.head

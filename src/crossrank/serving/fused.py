@@ -1,0 +1,89 @@
+"""Loops that numba compiles, for one request and float32: the extra ``fast``. Without it numpy and torch do the same.
+
+Each loop stands for a dozen calls and passes over memory, which take longer than what they find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+SUMS_IN_ANY_ORDER = {"reassoc", "contract", "nsz"}  # what is not finite stays so
+VECTOR, MATRIX, PLACES = "float32[::1]", "float32[:,::1]", "int64[::1]"
+
+
+class Kernels(NamedTuple):
+    request: Callable[..., None]
+    gather: Callable[..., None]
+
+
+@cache
+def kernels() -> Kernels | None:
+    """The compiled loops, kept beside this file where that can be written; None without numba."""
+    try:
+        import numba
+    except ImportError:
+        return None
+
+    def compiled(function: Callable[..., None], *types: str) -> Any:
+        signature = f"void({', '.join(types)})"
+        options = {"nogil": True, "fastmath": SUMS_IN_ANY_ORDER, "error_model": "numpy"}
+        try:
+            return numba.njit(signature, cache=True, **options)(function)
+        except RuntimeError:  # no folder for what is compiled
+            return numba.njit(signature, **options)(function)
+
+    return Kernels(
+        compiled(_request, VECTOR, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR, MATRIX),
+        compiled(_gather, MATRIX, PLACES, VECTOR, VECTOR, MATRIX, VECTOR, MATRIX),
+    )
+
+
+def _request(
+    c: Floats, of_c: Floats, least_p: Floats, least_g: Floats, a: Floats, b: Floats,
+    constant: Floats, phi: Floats, scaled: Floats,
+) -> None:  # fmt: skip
+    """``Polynomial.request`` of full layers, less M(c), which is ``scaled`` times A: fills the last three."""
+    num_context, num_item, width = len(c), len(phi) // 3, len(least_p)
+    found = np.empty(2 * width + 1, np.float32)
+    for i in range(len(found)):
+        total = np.float32(0)
+        for j in range(num_context):
+            total += of_c[i, j] * c[j]
+        found[i] = total
+    p, g = found[:width] + least_p, found[width : 2 * width] + least_g
+    cp, cg = c * p[:num_context], c * g[:num_context]
+    total = found[2 * width]
+    for j in range(num_context):
+        total += cg[j] * p[j]
+    constant[0] = total
+    for i in range(num_item):
+        of_p, of_g = p[num_context + i], g[num_context + i]
+        total = np.float32(0)
+        for j in range(num_context):
+            total += a[i, j] * cg[j] + b[i, j] * cp[j]
+            scaled[i, j] = b[i, j] * c[j]
+        phi[i], phi[num_item + i], phi[2 * num_item + i] = of_p * of_g + total, of_g, of_p
+    phi[3 * num_item] = 1
+
+
+def _gather(
+    rows: Floats, places: NDArray[np.int64], phi: Floats, shared: Floats, kept: Floats, flat: Floats, hidden: Floats
+) -> None:
+    """Of the rows at some places: their first elements, ``φ·row``, and ``relu(row + shared)`` of those after φ's."""
+    for i in range(len(places)):
+        row = rows[places[i]]
+        total = np.float32(0)
+        for j in range(len(phi)):
+            total += row[j] * phi[j]
+        flat[i] = total
+        for j in range(kept.shape[1]):
+            kept[i, j] = row[j]
+        for j in range(len(shared)):
+            one = row[len(phi) + j] + shared[j]
+            hidden[i, j] = np.float32(0) if one < 0 else one

@@ -1,0 +1,96 @@
+"""The compiled loops of a ranking against what they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_splitting import DEEP, build, sides_of
+from untrained import ITEM, Untrained
+
+from crossrank.serving import fused
+from crossrank.serving.polynomial import Polynomial
+from crossrank.serving.ranker import Ranker
+from crossrank.serving.splitting import Split
+
+pytest.importorskip("numba")
+LOW_RANK = {"layer": "low_rank", "rank": 2}
+FITTING = [
+    *({"structure": structure, "cross": cross} for structure in ("cross-only", "parallel") for cross in ({}, LOW_RANK)),
+    {"structure": "parallel", "cross": {"context": ["user", "hour", "age"]}},
+    {"structure": "cross-only", "cross": {"num_layers": 1}},
+]
+
+
+@pytest.mark.parametrize("num_items", [0, 1, 7, 40])
+@pytest.mark.parametrize("settings", FITTING, ids=str)
+@torch.no_grad()
+def test_one_pass_over_the_rows_at_some_places_gives_the_model_s_logits(settings, num_items) -> None:
+    exact = build(**settings, **DEEP)
+    model = build(**settings, **DEEP).float()
+    sides, _ = sides_of(model.layout)
+    split = Split(model.terms(), sides)
+    assert split.kernels is not None
+    c, v = torch.randn(1, len(sides.context)), torch.randn(50, len(sides.item))
+    places = np.random.default_rng(0).integers(50, size=num_items)
+    x0 = torch.empty(num_items, model.layout.input_dim).double()
+    x0[:, sides.context], x0[:, sides.item] = c.double(), v[places].double()
+    found = split.logits_at(split.request(c), split.item(v), places)
+    torch.testing.assert_close(found[0].double(), exact.logits(x0), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_what_a_request_is_worth_is_the_same_compiled_and_plain(monkeypatch) -> None:
+    model = build(structure="cross-only", cross={"num_layers": 2}).float()
+    sides, _ = sides_of(model.layout)
+    network, head = model.terms().crosses[0]
+    compiled = Polynomial(network, head, sides)
+    monkeypatch.setattr("crossrank.serving.polynomial.kernels", lambda: None)
+    plain = Polynomial(network, head, sides)
+    assert compiled._kernels is not None and plain._kernels is None
+    c = torch.randn(1, len(sides.context))
+    for one, other in zip(compiled.request(c), plain.request(c), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"structure": "stacked"}, {"deep": {"sizes": [4], "activation": "tanh"}}, {"cross": {"num_layers": 3}}],
+    ids=str,
+)
+def test_other_models_are_ranked_by_numpy_and_torch(settings) -> None:
+    model = build(**{**DEEP, **settings}).float()
+    assert Split(model.terms(), sides_of(model.layout)[0]).kernels is None
+    assert Split(build(**DEEP).terms(), sides_of(model.layout)[0]).kernels is None  # of float64
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    loops = fused.kernels()
+    assert loops is not None
+    rows, places = np.array([[1, np.nan, -1, np.inf]], np.float32), np.zeros(1, np.int64)
+    kept, flat, hidden = np.empty((1, 1), np.float32), np.empty(1, np.float32), np.empty((1, 3), np.float32)
+    loops.gather(rows, places, np.ones(1, np.float32), np.zeros(3, np.float32), kept, flat, hidden)
+    np.testing.assert_array_equal(hidden, [[np.nan, 0, np.inf]])
+    np.testing.assert_array_equal([kept[0, 0], flat[0]], [1, 1])
+
+
+@pytest.mark.parametrize("structure", ["cross-only", "parallel"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_candidates_are_ranked_alike_with_and_without_the_extra(
+    dataset, clicks, structure, precision, monkeypatch
+) -> None:
+    run = Untrained(dataset.encoder, double=False, structure=structure, deep={"sizes": [6, 4]})
+    items = clicks.select(ITEM).unique(maintain_order=True).with_row_index("number")
+    context = clicks.drop(ITEM).row(0, named=True)
+    ranker = Ranker(run).load(items, id="number", precision=precision)
+    assert ranker.pairing.fuses(ranker.loaded.known) is (precision == "float32")
+    some = [4, 1, 7, 2]
+    compiled = ranker.rank(context, some)
+    many = ranker.rank_many([context, context], some)[1]
+    monkeypatch.setattr("crossrank.serving.polynomial.kernels", lambda: None)
+    monkeypatch.setattr("crossrank.serving.splitting.kernels", lambda: None)
+    plain = Ranker(run).load(items, id="number", precision=precision)
+    assert not plain.pairing.fuses(plain.loaded.known)
+    for other in (plain.rank(context, some), many):
+        assert compiled.ids == other.ids
+        np.testing.assert_allclose(compiled.logits, other.logits, rtol=1e-4, atol=1e-5)
