@@ -4,7 +4,7 @@ An amount is about as frequent as the amounts next to it, or it is a round one. 
 than the others, and neither their neighbours nor their last digits say which. So numbers are names where, the most
 frequent one left out (there are many zeros among amounts),
 
-- more than 256 are different: each of fewer has an id of its own in any case (:mod:`crossrank.data.number_codes`);
+- more than 256 are different: fewer may have an id each as numbers too (:mod:`crossrank.data.number_codes`);
 - their counts spread at least six times as widely as those of equally frequent things, which are Poisson's;
 - the rank correlation between the counts of neighbours is below 0.12;
 - no last digit is that of more than 15 % of them, nor of more frequent ones by three standard errors.
