@@ -66,6 +66,34 @@ def test_a_name_that_only_ends_like_an_id_or_begins_so_is_not_one(name):
     assert isinstance(infer(draw(lambda r: r.randint(1, 150)), name=name), Numeric)
 
 
+def popular(r, *, things=1500):
+    """One of many things, a few of which are far more frequent than the others, by a number that says nothing."""
+    return int(things ** r.random()) * 7919 % 104_729
+
+
+def test_whole_numbers_a_few_of_which_are_far_more_frequent_are_codes():
+    numbers = draw(popular, rows=5000)
+    assert isinstance(infer(numbers), Categorical)
+    assert isinstance(infer([str(number) for number in numbers]), Categorical)
+    assert isinstance(infer([None if i % 9 == 0 else number for i, number in enumerate(numbers)]), Categorical)
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        lambda r: int(r.gauss(2000, 300)),
+        lambda r: int(r.expovariate(1 / 400)),
+        lambda r: int(max(r.lognormvariate(6, 1) - 300, 0)),  # many zeros
+        lambda r: r.randint(1, 1500),
+        lambda r: round(r.lognormvariate(7, 1), -1 if r.random() < 0.5 else 0),  # round ones
+        lambda r: popular(r) // 10 * 10 + 9,  # prices
+        lambda r: int(r.gauss(300, 70)) ** 2 // 100,
+    ],
+)
+def test_amounts_of_any_shape_are_numeric(amount):
+    assert isinstance(infer(draw(amount, rows=5000)), Numeric)
+
+
 def test_padded_whole_numbers_are_codes():
     assert isinstance(infer([f"{n:05d}" for n in draw(lambda r: r.randint(1, 150))]), Categorical)
 

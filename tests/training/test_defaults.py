@@ -72,8 +72,8 @@ def test_fewer_rows_are_learned_with_noise_and_looked_at_more_often() -> None:
 
 def test_short_tables_are_read_as_often_as_makes_enough_steps() -> None:
     assert filled({}, rows=5000).training.epochs == 100  # of 20 steps
-    assert filled({}, rows=1000).training.epochs == 10  # of 32 steps: more than 300
-    assert filled({}, rows=20).training.epochs == 150  # of 2 steps
+    assert filled({}, rows=1000).training.epochs == 31  # of 32 steps: about 1,000
+    assert filled({}, rows=20).training.epochs == 500  # of 2 steps
 
 
 @pytest.mark.parametrize(("rows", "batch_size"), [(2, 16), (300, 16), (1000, 32), (4095, 128), (4096, 256)])

@@ -18,8 +18,8 @@ the pieces stands for it.
 
 Left to itself (``auto``), a column is encoded by all three where the label is binary or a number, it has more than two
 distinct numbers, at least 1,000 training rows have one, and the table has at most 32 numeric columns: each costs some
-33 elements of x0. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows
-to learn it from.
+33 elements of x0. With fewer than 4,096 training rows it has no values: their vectors would be learned by heart.
+Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows to learn it from.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ MOST_PIECES = 16
 MOST_DISTINCT = 1 << 17
 BLOCK_ROWS = 1024  # encoded at a time, so that what lies between stays in the processor's cache
 FEWEST_ROWS, FEWEST_DISTINCT, MOST_COLUMNS = 1_000, 2, 32  # where auto has more than a scalar
+FEWEST_FOR_VALUES = 4096  # training rows
 HEAVY = 1 / 1024  # the share of rows from which on a number is never left out
 
 
@@ -247,8 +248,10 @@ def learn(
         values, counts = np.zeros(1), np.zeros(1, np.int64)
     if column.encoding == "auto":
         rich = not alone and len(values) > FEWEST_DISTINCT and known.count >= FEWEST_ROWS
-        told = known.missing > 0 and known.count + known.missing >= FEWEST_ROWS
-        encoding = "scalar+values+pieces" if rich else "scalar+missing" if told else "scalar"
+        rows = known.count + known.missing
+        told = known.missing > 0 and rows >= FEWEST_ROWS
+        several = "scalar+values+pieces" if rows >= FEWEST_FOR_VALUES else "scalar+pieces"
+        encoding = several if rich else "scalar+missing" if told else "scalar"
         column = dataclasses.replace(column, encoding=encoding)
     found: dict[str, Any] = {}
     if "values" in column.encodings:

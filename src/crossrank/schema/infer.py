@@ -7,7 +7,8 @@ The draft errs towards columns that can always be encoded, and the person correc
   into the schema;
 - date: dates and times, and numbers that are such by their name and size, with the parts that their range supports;
 - multivalent: lists, or text whose pieces between "|", ";" or "," repeat far more than whole cells do;
-- numeric: numbers, except whole ones that are codes; with a logarithm where they are not negative and strongly skewed;
+- numeric: numbers, except whole ones that are codes: at most 32 of them, by their name, or by how often each is seen
+  (:mod:`crossrank.schema.codes`); with a logarithm where they are not negative and strongly skewed;
 - categorical: everything else. Where many values are seen once, values never seen will come too, and those seen once
   train the id for the unseen (``min_count=2``).
 
@@ -30,6 +31,7 @@ from typing import Any
 
 from crossrank.errors import SchemaError, listing
 from crossrank.schema import cells as written
+from crossrank.schema.codes import are_names
 from crossrank.schema.columns import Categorical, Multivalent, Numeric, TableFeature
 from crossrank.schema.dates import PER_UNIT, WRITTEN, Date, TimeRange, formats_of, looks_like_a_date, readable_times
 
@@ -176,7 +178,7 @@ def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: li
         return "a counter"
     padded = any(isinstance(value, str) and PADDED.fullmatch(value) for value in present)
     coded = bool(words & CODE_WORDS) or (words and words <= CODED)  # user, user_id, but not user_age
-    if len(counts) == 1 or (whole and (coded or padded or few(len(counts), len(present)))):
+    if len(counts) == 1 or (whole and (coded or padded or few(len(counts), len(present)) or are_names(numbers))):
         return _categorical(name, counts, missing=missing)
     return Numeric(name=name, log_shift=1.0 if _is_skewed(numbers) else None, missing=missing)
 

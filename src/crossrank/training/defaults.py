@@ -92,7 +92,7 @@ def _few_rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
     batch_size = max(16, 2 ** (len(dataset.train).bit_length() - 5))
     pace: dict[str, Any] = {"batch_size": batch_size, "learning_rate": 0.005} | given
     steps = dataset.train.num_batches(pace["batch_size"])
-    return pace | {"epochs": max(10, 300 // steps), "eval_every": max(15, steps), "patience": 4}
+    return pace | {"epochs": max(30, 1000 // steps), "eval_every": max(15, steps), "patience": 4}
 
 
 def _numbers(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
