@@ -75,7 +75,7 @@ def test_of_a_label_with_bounds_all_that_reach_them_are_equal(dataset, items, co
 
 @pytest.mark.parametrize("cross", LAYERS, ids=str)
 def test_an_approximate_index_finds_the_share_of_the_best_that_it_says(dataset, items, contexts, cross) -> None:
-    pytest.importorskip("faiss")
+    pytest.importorskip("faiss", reason="faiss is not installed")
     run = Untrained(dataset.encoder, structure="cross-only", cross=cross, double=False)
     ranker = Ranker(run).load(items, id="sku")
     index = ranker.index("faiss", contexts=contexts, k=10, recall=0.8)
@@ -93,7 +93,7 @@ def test_an_approximate_index_finds_the_share_of_the_best_that_it_says(dataset, 
 
 
 def test_a_saved_index_finds_the_same_and_knows_its_recall(dataset, items, contexts, tmp_path) -> None:
-    pytest.importorskip("faiss")
+    pytest.importorskip("faiss", reason="faiss is not installed")
     run = Untrained(dataset.encoder, structure="cross-only", double=False)
     ranker = Ranker(run).load(items, id="sku")
     made = ranker.index("faiss", contexts=contexts, k=10, recall=0.8)
