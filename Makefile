@@ -71,6 +71,7 @@ coverage: $(VENV)/.dev  ## lines and branches of src that the tests reach, witho
 	@test -d $(COVERAGE)/site/coverage || $(BIN)/python -m pip install -q --no-deps --target $(COVERAGE)/site coverage==7.17.2
 	@echo 'import coverage; coverage.process_startup()' > $(COVERAGE)/site/sitecustomize.py
 	@COVERAGE_FILE=$(abspath $(COVERAGE))/data COVERAGE_PROCESS_START=$(abspath pyproject.toml) \
+		COVERAGE_SOURCE=$(abspath src/crossrank) \
 		PYTHONPATH=$(abspath $(COVERAGE))/site OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
 	@COVERAGE_FILE=$(COVERAGE)/data PYTHONPATH=$(COVERAGE)/site sh -c \
 		'$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --sort cover'
