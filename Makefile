@@ -89,11 +89,11 @@ docs: $(VENV)/.docs  ## the documentation, as pages in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
 
-audit: $(VENV)/.dev  ## dependencies that do not fit, their licences, and known weaknesses where the network answers
+audit: $(VENV)/.dev  ## dependencies that do not fit, their licences, and known weaknesses, for which it must reach PyPI
 	@$(BIN)/python -m pip check
 	@$(BIN)/python benchmarks/licences.py
 	@test -x build/audit/bin/pip-audit || ($(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit)
-	@build/audit/bin/pip-audit --progress-spinner off --no-deps --disable-pip -r constraints.txt
+	@build/audit/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip -r constraints.txt
 
 release:         ## wheel and sdist in dist/, built twice and equal, and tried in an empty environment
 	@rm -rf dist build/again build/try
