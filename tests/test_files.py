@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+from pathlib import Path
 from typing import TypedDict
 
 import pytest
@@ -30,13 +32,20 @@ def test_json_is_written_as_a_person_would_read_it(tmp_path) -> None:
     assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "café": [\n    1\n  ]\n}\n'
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path) -> None:
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(IsADirectoryError):
         write_text(tmp_path / "taken", "text")
     with pytest.raises(UnicodeEncodeError):
         write_text(tmp_path / "page.html", "\ud800")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OSError, match="No space left"):  # not that there is nothing to remove
+        write_text(tmp_path / "page.html", "text")
 
 
 @pytest.mark.parametrize(
