@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,18 +20,24 @@ from crossrank.data.sources import open_source
 from crossrank.errors import CrossRankError
 from crossrank.evaluation.metrics import measure
 from crossrank.evaluation.stability import stability
+from crossrank.experiments.compress import _check
 from crossrank.experiments.demo import run_demo
 from crossrank.experiments.paper.movielens import split_dataset
+from crossrank.experiments.space import Space
+from crossrank.experiments.trials import _read
+from crossrank.experiments.tune import _check_rates, _claim, _Search
 from crossrank.models import build_model, parse_model_settings
 from crossrank.models.ensemble import Ensemble
 from crossrank.nn import Features
 from crossrank.nn.cross_base import BaseCrossLayer
 from crossrank.nn.general import GeneralCrossLayer
+from crossrank.reports.page import _check_column
 from crossrank.schema import Categorical, Cross, Feature, Label, Schema
 from crossrank.schema.draft import draft_features
 from crossrank.schema.infer import read_columns
 from crossrank.serving.bundle import Bundle
 from crossrank.serving.export import export
+from crossrank.serving.http.served import Served
 from crossrank.serving.tables import predict_table
 from crossrank.shapes import checked
 from crossrank.training import TrainingSettings
@@ -52,6 +59,12 @@ def model(**settings):
 def write(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
+
+
+def bundle(folder: Path) -> Path:
+    for name in ("manifest.json", "model.onnx"):
+        write(folder / name, b"")
+    return folder
 
 
 REFUSED = {
@@ -132,6 +145,51 @@ REFUSED = {
     "an experiment without its data": (
         lambda at: split_dataset(None, at, 0, quick=True),
         "needs MovieLens-1M; got no path. Pass --data movielens-1m=ml-1m.zip",
+    ),
+    "a catalogue for a bundle": (
+        lambda at: Served.open(bundle(at), catalogue=at / "items.csv", id="item"),
+        "A catalogue is ranked by a run; got a bundle. Serve the run itself",
+    ),
+    "reasons of a bundle": (
+        lambda _: Served("x", SimpleNamespace(version="1", schema=SCHEMA)).reasons({}),
+        "Reasons are told by a run; a bundle is served. Leave out explain",
+    ),
+    "a smaller model of tasks": (
+        lambda _: _check(SimpleNamespace(schema=SimpleNamespace(label=Label(columns=("a", "b"))), path="r"), 2, None),
+        "compressed whose label has two classes or is a number; got the kind tasks in r",
+    ),
+    "a breakdown by an unknown column": (
+        lambda _: _check_column("contry", [{"curves": {}}, {"curves": {"groups": {"country": []}}}]),
+        "The breakdown knows the columns 'country'; got 'contry'. Did you mean 'country'",
+    ),
+    "rates of a space without them": (
+        lambda _: _check_rates(2, Space.parse({"search": {"a": [1]}})),
+        "searched with 2 rates must search training.learning_rate; this one does not",
+    ),
+    "three rates": (
+        lambda _: _check_rates(3, Space.parse({"search": {"a": [1]}})),
+        "rates must be 1, 2, 4 or 8.*got 3",
+    ),
+    "a search without an end": (
+        lambda _: _Search._leaders(None, []),
+        "At least one trial must train to the end; none did",
+    ),
+    "another search": (
+        lambda at: _claim(write(at / "plan.json", b'{"seed": 1}').parent, {"rates": 1, "seed": 2}),
+        "must hold this search or none; it holds another: seed was 1 and is 2. Give the same arguments",
+    ),
+    "a plan that is none": (
+        lambda at: _claim(write(at / "plan.json", b"[]").parent, {}),
+        "plan.json .* must be an object",
+    ),
+    "a trial that is none": (lambda at: _read(write(at / "0.json", b"[]")), "must be an object.* Remove it: its trial"),
+    "a trial of nothing": (
+        lambda at: _read(write(at / "0.json", b"{}")),
+        "0.json is not what it must be: 'number' must be",
+    ),
+    "a trial that was edited": (
+        lambda at: _read(write(at / "0.json", b'{"checksum": ""}')),
+        "must be what was written; it is not. Remove it: its trial is then made again",
     ),
     "data without a name": (lambda _: _places(["ml-1m.zip"]), "--data must read NAME=PATH; got 'ml-1m.zip'"),
 }
