@@ -109,6 +109,9 @@ def test_a_saved_index_finds_the_same_and_knows_its_recall(dataset, items, conte
         file.write(b"more")
     with pytest.raises(RunError, match="is damaged"):
         ranker.open_index(tmp_path / "index")
+    (tmp_path / "index" / "index.json").write_text("[]")
+    with pytest.raises(RunError, match=r"index\.json is not what it must be.*Make it again"):
+        ranker.open_index(tmp_path / "index")
     with pytest.raises(ConfigError, match="nothing to save"):
         ranker.index("exact").save(tmp_path / "exact")
     assert not (tmp_path / "exact").exists()
