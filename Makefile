@@ -67,14 +67,16 @@ mutants: $(VENV)/.dev  ## change the mathematics at 200 places, one at a time, a
 
 # Beside the environment, so that nothing else is measured by accident; every process of the tests finds it by its path.
 # Saved when tests end: a worker of xdist that takes long to leave is killed, and would take what it counted with it.
-coverage: $(VENV)/.dev  ## lines and branches of src that the tests reach, without the slow ones
+coverage: $(VENV)/.dev  ## lines and branches of src that the tests reach; of the slow ones, those of the server's processes
 	@rm -f $(COVERAGE)/data*
 	@test -d $(COVERAGE)/site/coverage || $(BIN)/python -m pip install -q --no-deps --target $(COVERAGE)/site coverage==7.17.2
 	@echo 'import coverage; coverage.process_startup()' > $(COVERAGE)/site/sitecustomize.py
 	@printf 'import coverage\n\ndef pytest_sessionfinish():\n    coverage.Coverage.current().save()\n' > $(COVERAGE)/site/save_coverage.py
 	@COVERAGE_FILE=$(abspath $(COVERAGE))/data COVERAGE_PROCESS_START=$(abspath pyproject.toml) \
 		COVERAGE_SOURCE=$(abspath src/crossrank) \
-		PYTHONPATH=$(abspath $(COVERAGE))/site OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -p save_coverage -m "not slow"
+		PYTHONPATH=$(abspath $(COVERAGE))/site OMP_NUM_THREADS=1 sh -c \
+		'$(BIN)/python -m pytest -q -n 2 -p save_coverage -m "not slow" && \
+		$(BIN)/python -m pytest -q -p save_coverage tests/serving/http/test_server.py'
 	@COVERAGE_FILE=$(COVERAGE)/data PYTHONPATH=$(COVERAGE)/site sh -c \
 		'$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --sort cover'
 

@@ -1,4 +1,4 @@
-"""Whether the tests of the mathematics notice a wrong sign: one change at a time, in a process of its own.
+"""Whether tests notice a wrong sign, in the mathematics and around files: one change at a time, in its own process.
 
     python benchmarks/mutate.py --sample 200 --seed 1
     python benchmarks/mutate.py --only training/loss.py --sample 1000        every mutant of a file

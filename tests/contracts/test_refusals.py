@@ -38,6 +38,7 @@ from crossrank.schema.infer import read_columns
 from crossrank.serving.bundle import Bundle
 from crossrank.serving.export import export
 from crossrank.serving.http.served import Served
+from crossrank.serving.http.settings import ServeSettings, read_token
 from crossrank.serving.tables import predict_table
 from crossrank.shapes import checked
 from crossrank.training import TrainingSettings
@@ -190,6 +191,15 @@ REFUSED = {
     "a trial that was edited": (
         lambda at: _read(write(at / "0.json", b'{"checksum": ""}')),
         "must be what was written; it is not. Remove it: its trial is then made again",
+    ),
+    "a server without workers": (lambda at: ServeSettings(run=at, workers=0), "workers must be above 0; got 0"),
+    "a long wait": (lambda at: ServeSettings(run=at, max_wait_ms=1001), "between 0 and 1000; got 1001"),
+    "a port": (lambda at: ServeSettings(run=at, port=65536), "between 0, for any free one, and 65535; got 65536"),
+    "items without ids": (lambda at: ServeSettings(run=at, catalogue=at), "--catalogue and --id go together"),
+    "a token that cannot be read": (lambda at: read_token(at, "TOKEN"), "must be a file with a token in it; it cannot"),
+    "a short token": (
+        lambda at: read_token(write(at / "token", b"secret\n"), "TOKEN"),
+        "must have 16 or more ASCII characters and no blanks; that of .*token does not. Make one: openssl rand -hex 32",
     ),
     "data without a name": (lambda _: _places(["ml-1m.zip"]), "--data must read NAME=PATH; got 'ml-1m.zip'"),
 }
