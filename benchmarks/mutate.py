@@ -41,7 +41,7 @@ TESTS: dict[str, list[str]] = {
     **{f"training/{name}.py": RULE for name in ("rule", "idle", "schedule", "optimizer")},
     **{f"serving/{name}.py": SPLIT for name in ("polynomial", "quadratic", "separable", "deep_terms", "splitting")},
     **{f"serving/{name}.py": SPLIT for name in ("pairing", "sides", "ranker")},
-    **{name: FOLDERS for name in ("files.py", "folders.py")},
+    **dict.fromkeys(("files.py", "folders.py"), FOLDERS),
     **{f"runs/{name}.py": RUNS for name in ("lifecycle", "packing", "run", "writing")},
     "training/checkpoint.py": ["training/test_damage.py"],
     **{f"data/{name}.py": ENCODER for name in ("encoder", "encoder_builder", "encoder_files")},
