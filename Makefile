@@ -66,12 +66,17 @@ mutants: $(VENV)/.dev  ## change the mathematics at 200 places, one at a time, a
 	@$(BIN)/python benchmarks/mutate.py --sample 200
 
 # Beside the environment, so that nothing else is measured by accident; every process of the tests finds it by its path.
-coverage: $(VENV)/.dev  ## lines and branches of src that the tests reach, without the slow ones
+# Saved when tests end: a worker of xdist that takes long to leave is killed, and would take what it counted with it.
+coverage: $(VENV)/.dev  ## lines and branches of src that the tests reach; of the slow ones, those of the server's processes
 	@rm -f $(COVERAGE)/data*
 	@test -d $(COVERAGE)/site/coverage || $(BIN)/python -m pip install -q --no-deps --target $(COVERAGE)/site coverage==7.17.2
 	@echo 'import coverage; coverage.process_startup()' > $(COVERAGE)/site/sitecustomize.py
+	@printf 'import coverage\n\ndef pytest_sessionfinish():\n    coverage.Coverage.current().save()\n' > $(COVERAGE)/site/save_coverage.py
 	@COVERAGE_FILE=$(abspath $(COVERAGE))/data COVERAGE_PROCESS_START=$(abspath pyproject.toml) \
-		PYTHONPATH=$(abspath $(COVERAGE))/site OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
+		COVERAGE_SOURCE=$(abspath src/crossrank) \
+		PYTHONPATH=$(abspath $(COVERAGE))/site OMP_NUM_THREADS=1 sh -c \
+		'$(BIN)/python -m pytest -q -n 2 -p save_coverage -m "not slow" && \
+		$(BIN)/python -m pytest -q -p save_coverage tests/serving/http/test_server.py'
 	@COVERAGE_FILE=$(COVERAGE)/data PYTHONPATH=$(COVERAGE)/site sh -c \
 		'$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --sort cover'
 
@@ -88,11 +93,11 @@ docs: $(VENV)/.docs  ## the documentation, as pages in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo "open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
 
-audit: $(VENV)/.dev  ## dependencies that do not fit, their licences, and known weaknesses where the network answers
+audit: $(VENV)/.dev  ## dependencies that do not fit, their licences, and known weaknesses, for which it must reach PyPI
 	@$(BIN)/python -m pip check
 	@$(BIN)/python benchmarks/licences.py
 	@test -x build/audit/bin/pip-audit || ($(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit)
-	@build/audit/bin/pip-audit --progress-spinner off --no-deps --disable-pip -r constraints.txt
+	@build/audit/bin/pip-audit --strict --progress-spinner off --no-deps --disable-pip -r constraints.txt
 
 release:         ## wheel and sdist in dist/, built twice and equal, and tried in an empty environment
 	@rm -rf dist build/again build/try

@@ -1,11 +1,12 @@
 """Feed damaged files to the table reader for a while.
 
     python benchmarks/fuzz_readers.py --seconds 600
+    python benchmarks/fuzz_readers.py --seconds 600 --atheris        cases made of those that reached new lines of ours
 
 Each case is a good file (csv, tsv, gzip, parquet) with some bytes changed, doubled, cut or swapped. A reader may refuse
 it with a CrossRankError, or read it: text must then give the rows that Python's csv module reads. Anything else is a
 finding: its file is kept and the exit status is 1. Cases run in a process of their own, so that one which ends the
-whole process is a finding as well and the others go on.
+whole process is a finding as well and the others go on; with --atheris (`pip install atheris`) the first ends it.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ SPLICES = [
     b"",
     b"9" * 400,
 ]
+
+GUIDED = """
+import sys
+import atheris
+with atheris.instrument_imports(include=["crossrank"]):
+    import fuzz_readers
+atheris.Setup(sys.argv[:1] + sys.argv[2:], lambda content: fuzz_readers.check_bytes(content, sys.argv[1]))
+atheris.Fuzz()
+"""
 
 
 def text_file(rng: random.Random, separator: str) -> bytes:
@@ -182,19 +192,46 @@ def fuzz(options: argparse.Namespace) -> int:
     return findings
 
 
+def fuzz_guided(options: argparse.Namespace) -> int:
+    """Let atheris damage files until the time is over, or it finds something; its exit status."""
+    corpus, rng = options.into / "corpus", random.Random(options.seed)
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number in range(256):
+        kind = KINDS[number % len(KINDS)]
+        if kind in options.kinds:
+            content = make_case(rng, options.into, [kind])[1]
+            (corpus / f"start-{number}").write_bytes(bytes([number]) + content)
+    words = [
+        f"-max_total_time={options.seconds:.0f}",
+        f"-seed={options.seed}",
+        f"-artifact_prefix={options.into}/finding-",
+    ]
+    command = [sys.executable, "-c", GUIDED, options.into, *words, "-timeout=60", "-print_final_stats=1", corpus]
+    return subprocess.run(command, cwd=Path(__file__).parent, check=False).returncode
+
+
+def check_bytes(content: bytes, into: str) -> None:
+    """Read the file that stands after the first byte, which says what kind of file it is and how to read it."""
+    first = content[0] if content else 0
+    path = Path(into) / f"case.{KINDS[first % len(KINDS)]}"
+    path.write_bytes(content[1:])
+    check(path, random.Random(first))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Feed damaged files to the table reader for a while.")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--into", type=Path, default=Path(tempfile.gettempdir()) / "crossrank-fuzz")
+    parser.add_argument("--atheris", action="store_true", help="let atheris make the cases, guided by coverage")
     parser.add_argument("--first", type=int, help=argparse.SUPPRESS)  # given to the processes with the cases
     options = parser.parse_args()
     if options.first is not None:
         run_cases(options.seed, options.first, options.seconds, options.kinds, options.into)
     else:
         print(f"seed {options.seed}, files in {options.into}", flush=True)
-        sys.exit(1 if fuzz(options) else 0)
+        sys.exit(1 if (fuzz_guided if options.atheris else fuzz)(options) else 0)
 
 
 if __name__ == "__main__":

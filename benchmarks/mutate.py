@@ -1,4 +1,4 @@
-"""Whether the tests of the mathematics notice a wrong sign: one change at a time, in a process of its own.
+"""Whether tests notice a wrong sign, in the mathematics and around files: one change at a time, in its own process.
 
     python benchmarks/mutate.py --sample 200 --seed 1
     python benchmarks/mutate.py --only training/loss.py --sample 1000        every mutant of a file
@@ -29,6 +29,10 @@ NETWORKS = ["nn", "equations", "contracts/test_modules.py", "models", "serving/t
 METRICS = ["evaluation/test_metrics.py", "evaluation/test_metrics_grouped.py", "training/test_classes.py"]
 RULE = ["training/test_optimizer.py", "training/test_lazy.py"]
 SPLIT = ["serving/test_splitting.py", "serving/test_ranker.py", "serving/test_index.py"]
+FOLDERS = ["test_files.py", "test_folders.py", "runs/test_run.py"]
+RUNS = ["runs/test_run.py", "test_folders.py", "training/test_damage.py"]
+ENCODER = ["data/test_encoder.py", "data/test_dataset.py", "data/test_number_codes.py", "data/test_crossing.py"]
+HTTP = [f"serving/http/test_{name}.py" for name in ("batching", "app", "protocol", "access")]
 TESTS: dict[str, list[str]] = {
     **{f"nn/{path.name}": NETWORKS for path in sorted((SOURCE / "nn").glob("[!_]*.py"))},
     **{f"evaluation/{name}.py": METRICS for name in ("metrics", "grouped", "classes")},
@@ -37,6 +41,12 @@ TESTS: dict[str, list[str]] = {
     **{f"training/{name}.py": RULE for name in ("rule", "idle", "schedule", "optimizer")},
     **{f"serving/{name}.py": SPLIT for name in ("polynomial", "quadratic", "separable", "deep_terms", "splitting")},
     **{f"serving/{name}.py": SPLIT for name in ("pairing", "sides", "ranker")},
+    **dict.fromkeys(("files.py", "folders.py"), FOLDERS),
+    **{f"runs/{name}.py": RUNS for name in ("lifecycle", "packing", "run", "writing")},
+    "training/checkpoint.py": ["training/test_damage.py"],
+    **{f"data/{name}.py": ENCODER for name in ("encoder", "encoder_builder", "encoder_files")},
+    **{f"serving/http/{name}.py": HTTP for name in ("app", "batching", "bodies", "gate", "metrics", "protocol")},
+    **{f"serving/http/{name}.py": HTTP for name in ("served", "settings")},
 }
 LOADED = ("hypothesis", "pytest", "torch._dynamo", "crossrank.data")  # which every process of a mutant then has
 SECONDS = 240  # of processor time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from crossrank.errors import RunError
 from crossrank.files import writing
-from crossrank.folders import MARK, locked, making, partial_of, publish, recover
+from crossrank.folders import LOCK, MARK, delete, fresh_partial, locked, making, partial_of, publish, recover
 
 MAKE = """
 import os, signal, sys
@@ -167,3 +168,74 @@ def test_an_emptied_folder_that_could_not_be_removed_is_removed_by_whoever_looks
     assert [path.name for path in partial_of(tmp_path / "run").iterdir()] == []
     recover(tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_may_lie_in_folders_that_are_not_there_yet_and_hold_a_link(tmp_path) -> None:
+    with making(tmp_path / "a" / "b" / "run", RunError) as folder:
+        (folder / "link").symlink_to("nowhere")
+        publish(folder, tmp_path / "a" / "b" / "run")
+    assert (tmp_path / "a" / "b" / "run" / "link").is_symlink()
+    delete(tmp_path / "a" / "b" / "run" / "link")
+    assert not list((tmp_path / "a" / "b" / "run").iterdir())
+
+
+@pytest.mark.parametrize("kept", ["checkpoint/position.json", "members/one"])
+def test_what_can_be_gone_on_with_is_kept_until_somebody_starts_anew(tmp_path, kept) -> None:
+    def begun() -> Path:
+        folder = fresh_partial(tmp_path / "run", RunError)
+        (folder / kept).parent.mkdir()
+        (folder / kept).touch()
+        return folder / kept
+
+    with locked(tmp_path / "run", RunError):
+        file = begun()
+    with locked(tmp_path / "run", RunError):
+        assert file.is_file()
+        assert [path.name for path in fresh_partial(tmp_path / "run", RunError).iterdir()] == [MARK]
+    assert {path.name for path in tmp_path.iterdir()} == {"run.partial", f".run{LOCK}"}
+
+
+def test_where_the_system_has_no_locks_nobody_is_kept_out(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("crossrank.folders.fcntl", None)
+    with locked(tmp_path / "run", RunError):
+        assert (made(tmp_path / "run", "new") / "which").read_text() == "new"
+        recover(tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_where_a_disk_has_no_locks_nobody_is_kept_out_and_nothing_is_taken_for_left_behind(
+    tmp_path, monkeypatch
+) -> None:
+    def failing(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    killed_at_rename(tmp_path / "other", 0)
+    monkeypatch.setattr(fcntl, "flock", failing)
+    with locked(tmp_path / "run", RunError):
+        made(tmp_path / "run", "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "other.partial", f".other{LOCK}"}
+
+
+def test_a_lock_that_was_taken_away_while_it_was_waited_for_is_taken_anew(tmp_path, monkeypatch) -> None:
+    flock, place = fcntl.flock, tmp_path / f".run{LOCK}"
+
+    def slow(lock, how):
+        monkeypatch.undo()
+        place.unlink()  # whoever held it is done
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with locked(tmp_path / "run", RunError):
+        assert place.read_text().startswith(f"process {os.getpid()} on ")
+        with pytest.raises(RunError, match="one command at a time"), locked(tmp_path / "run", RunError):
+            pass
+
+
+def test_a_command_that_has_not_said_yet_who_it_is_is_another_one(tmp_path) -> None:
+    with (tmp_path / f".run{LOCK}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with (
+            pytest.raises(RunError, match="at a time; another command is making it"),
+            locked(tmp_path / "run", RunError),
+        ):
+            pass

@@ -21,7 +21,7 @@ from crossrank.experiments.paper import (
 from crossrank.experiments.paper.fitting import model_size
 from crossrank.experiments.paper.page import Page, write_page
 
-pytest.importorskip("matplotlib")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 
 def test_every_experiment_has_a_name_a_line_and_a_cost():

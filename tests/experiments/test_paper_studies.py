@@ -24,7 +24,7 @@ from crossrank.models.cost import model_cost
 from crossrank.runs import Run
 from crossrank.training import Config
 
-pytest.importorskip("matplotlib")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 TINY = {"model": {"name": "dnn", "embedding": {"dim": 2}, "deep": {"sizes": [4]}}, "training": {"max_steps": 2}}
 CROSS = {**TINY, "model": {"name": "dcn-v2", "embedding": {"dim": 2}, "deep": {"sizes": [4]}}}
@@ -209,7 +209,7 @@ def test_the_table_of_movielens_has_both_protocols(small_table, tmp_path):
 
 
 def test_a_search_finds_settings_for_the_table(dataset, tmp_path, monkeypatch):
-    pytest.importorskip("optuna")
+    pytest.importorskip("optuna", reason="optuna is not installed")
     monkeypatch.setattr(movielens, "committed", lambda: {"DNN": TINY})
     settings = movielens.searched(dataset, tmp_path, quick=True)
     assert json.loads((tmp_path / "settings.json").read_text()) == settings

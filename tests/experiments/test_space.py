@@ -61,6 +61,19 @@ def test_a_finer_space_lies_around_the_best_values_on_a_linear_scale():
         ({"search": {"a": {"low": 1, "hihg": 2}}}, "must be a list"),
         ({"search": {}}, "something to search"),
         ({"serach": {}}, "'fixed' and 'search'"),
+        ({"search": 5}, "'search' must be an object; got 5"),
+        ({"search": {"a": {"low": "x", "high": 3}}}, r"'a\.low' must be a whole number or a number; got 'x'"),
+        ({"search": {"a": {"low": 1, "high": 3, "log": "yes"}}}, r"'a\.log' must be true or false; got 'yes'"),
+        (
+            {"search": {"a": {"layers": 3, "size": [4]}}},
+            r"'a\.layers' must be a list, each of it a whole number; got 3",
+        ),
+        ({"search": {"a": {"layers": [], "size": [4]}}}, "'a' must be a list of values"),
+        ({"fixed": [], "search": {"a": [1]}}, "'fixed' must be an object"),
+        (
+            {"fixed": {"model": 3}, "search": {"model.dim": [1]}},
+            "'model' must be a table, since 'model.dim' is searched",
+        ),
     ],
 )
 def test_a_space_that_means_nothing_is_refused(values, message):
@@ -86,3 +99,5 @@ def test_every_model_of_the_main_table_and_after_it_has_a_space_of_settings_that
 def test_an_unknown_model_has_no_space():
     with pytest.raises(ConfigError, match="Did you mean 'dcn-v2'"):
         default_space("dcn-v3")
+    with pytest.raises(ConfigError, match="Did you mean 'criteo'"):
+        default_space("dcn-v2", like="criteos")

@@ -16,7 +16,7 @@ from crossrank.models.cost import model_cost
 from crossrank.runs import Run
 from crossrank.training import Config
 
-pytest.importorskip("matplotlib")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 RECIPES = {"movielens-1m": MOVIELENS, **{name: rows.recipe for name, rows in TABLES.items()}}
 TINY = {"model": {"name": "dnn", "embedding": {"dim": 2}, "deep": {"sizes": [4]}}, "training": {"max_steps": 4}}

@@ -19,8 +19,8 @@ from crossrank.experiments.space import Space
 from crossrank.schema import Schema
 from crossrank.training import seeds, trainer
 
-pytest.importorskip("optuna")
-pytest.importorskip("matplotlib")
+pytest.importorskip("optuna", reason="optuna is not installed")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 TRAIN = sys.modules["crossrank.training.train"]  # the package has a function of this name
 SPACE = {

@@ -142,3 +142,55 @@ def test_a_missing_file_is_named(copy) -> None:
 def test_a_run_holds_no_pickle(run) -> None:
     suffixes = {path.suffix for path in run.path.rglob("*") if path.is_file()}
     assert suffixes <= {".html", ".json", ".jsonl", ".safetensors"}
+
+
+def test_what_stands_where_a_run_should_be_decides_what_to_do_instead(run, tmp_path) -> None:
+    for name, hint in {
+        "nowhere": "Check the path",
+        "seeds": r"It has a run for each seed; name one of them: .*seeds/seed-0",
+        "cut": "Its training did not finish: train again with --resume",
+        "else": "Runs are made by: crossrank train",
+    }.items():
+        if name != "nowhere":
+            (tmp_path / name).mkdir()
+        if name == "seeds":
+            (tmp_path / name / "seed-0").symlink_to(run.path)
+        if name == "cut":
+            (tmp_path / "cut.partial").mkdir()
+        with pytest.raises(RunError, match=rf"must be a run folder; it has no run\.json\. {hint}"):
+            Run.open(tmp_path / name)
+
+
+def test_weights_and_settings_that_are_none_are_named_where_nobody_compared_checksums(copy) -> None:
+    (copy / "model.safetensors").write_bytes(b"\0" * 8)
+    with pytest.raises(RunError, match=r"model\.safetensors must hold the weights of this model"):
+        _ = Run.open(copy, verify=False).model
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"model": {"name": "dnc"}}))
+    with pytest.raises(RunError, match=r"config\.json cannot be used: .*dnc"):
+        _ = Run.open(copy, verify=False).model
+
+
+def test_probabilities_need_no_calibration(run, clicks) -> None:
+    with pytest.raises(RunError, match=r"has no calibration\.json\. Its answers are probabilities or numbers"):
+        run.predict(clicks.head(2), calibrated=True)
+
+
+def test_a_run_is_shown_by_its_folder_and_its_model(run) -> None:
+    assert repr(run) == f"Run('{run.path}', model='dcn-v2')"
+
+
+def test_a_run_that_is_replaced_while_it_is_opened_is_opened_anew(copy, monkeypatch) -> None:
+    verify, times = Run.verify, []
+
+    def slow(self) -> None:
+        times.append(self)
+        if len(times) == 1:
+            text = (copy / "run.json").read_text()
+            (copy / "run.json").unlink()
+            (copy / "run.json").write_text(text)
+            raise RunError("files of two runs")
+        verify(self)
+
+    monkeypatch.setattr(Run, "verify", slow)
+    assert Run.open(copy) is times[1] and len(times) == 2

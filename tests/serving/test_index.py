@@ -75,7 +75,7 @@ def test_of_a_label_with_bounds_all_that_reach_them_are_equal(dataset, items, co
 
 @pytest.mark.parametrize("cross", LAYERS, ids=str)
 def test_an_approximate_index_finds_the_share_of_the_best_that_it_says(dataset, items, contexts, cross) -> None:
-    pytest.importorskip("faiss")
+    pytest.importorskip("faiss", reason="faiss is not installed")
     run = Untrained(dataset.encoder, structure="cross-only", cross=cross, double=False)
     ranker = Ranker(run).load(items, id="sku")
     index = ranker.index("faiss", contexts=contexts, k=10, recall=0.8)
@@ -93,7 +93,7 @@ def test_an_approximate_index_finds_the_share_of_the_best_that_it_says(dataset, 
 
 
 def test_a_saved_index_finds_the_same_and_knows_its_recall(dataset, items, contexts, tmp_path) -> None:
-    pytest.importorskip("faiss")
+    pytest.importorskip("faiss", reason="faiss is not installed")
     run = Untrained(dataset.encoder, structure="cross-only", double=False)
     ranker = Ranker(run).load(items, id="sku")
     made = ranker.index("faiss", contexts=contexts, k=10, recall=0.8)
@@ -108,6 +108,9 @@ def test_a_saved_index_finds_the_same_and_knows_its_recall(dataset, items, conte
     with (tmp_path / "index" / "index.faiss").open("ab") as file:
         file.write(b"more")
     with pytest.raises(RunError, match="is damaged"):
+        ranker.open_index(tmp_path / "index")
+    (tmp_path / "index" / "index.json").write_text("[]")
+    with pytest.raises(RunError, match=r"index\.json is not what it must be.*Make it again"):
         ranker.open_index(tmp_path / "index")
     with pytest.raises(ConfigError, match="nothing to save"):
         ranker.index("exact").save(tmp_path / "exact")

@@ -80,6 +80,32 @@ def test_a_damaged_checkpoint_is_named(dataset, tmp_path, killed, name) -> None:
     train(dataset, into=tmp_path / "run", config=CONFIG, overwrite=True)
 
 
+def test_a_plan_and_a_position_that_are_none_are_named(dataset, tmp_path, killed) -> None:
+    killed("crossrank.training.finish.write_run")
+    partial = tmp_path / "run.partial"
+    for name, wrong, message in (
+        ("plan.json", "[]", "the whole must be an object"),
+        ("plan.json", '{"seed": 0}', "'config' must be given"),
+        ("checkpoint/position.json", "5", "the whole must be an object"),
+        ("checkpoint/position.json", '{"step": "one"}', "'step' must be a whole number; got 'one'"),
+        (
+            "checkpoint/position.json",
+            '{"state": "../plan.json"}',
+            "'state' must be the name of a file below the folder",
+        ),
+    ):
+        before = (partial / name).read_text()
+        (partial / name).write_text(wrong)
+        with pytest.raises(RunError, match=rf"{name} .*{message}.* Train anew with --overwrite"):
+            train(dataset, into=tmp_path / "run", config=CONFIG, resume=True)
+        (partial / name).write_text(before)
+    position = json.loads((partial / "checkpoint/position.json").read_text())
+    del position["checksum"], position["state_checksum"]
+    (partial / "checkpoint/position.json").write_text(json.dumps(position))
+    with pytest.raises(RunError, match=r"damaged: state-14\.safetensors is not what was written"):
+        train(dataset, into=tmp_path / "run", config=CONFIG, resume=True)
+
+
 @pytest.mark.parametrize(
     "name", ["train/categorical", "train/numeric", "train/labels", "valid/categorical", "test/labels"]
 )

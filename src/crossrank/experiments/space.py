@@ -17,11 +17,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from crossrank.config import load_toml
 from crossrank.errors import ConfigError, did_you_mean, listing
 from crossrank.models import MODELS
+from crossrank.shapes import checked
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 LEFT_OUT = "left out"
 LAYERS, SIZE = ":layers", ":size"  # endings of the two parameters that equal layers have
 PAD = 1.5  # how far, as a factor, a narrowed range reaches past the best values
+
+
+class _Ends(TypedDict):
+    low: int | float
+    high: int | float
+    log: NotRequired[bool]
+
+
+class _Layers(TypedDict):
+    layers: list[int]
+    size: list[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +119,13 @@ class Space:
             if key not in ("fixed", "search"):
                 hint = did_you_mean(key, ("fixed", "search"))
                 raise ConfigError(f"A space has the tables 'fixed' and 'search'; got '{key}'.", hint=hint)
-        search = dict(_parameters(values.get("search", {}), ""))
+        fixed, searched = (checked(dict[str, Any], values.get(key, {}), key) for key in ("fixed", "search"))
+        search = dict(_parameters(searched, ""))
         if not search:
             raise ConfigError("A space must have something to search; its table 'search' is empty.")
-        return cls(values.get("fixed", {}), search)
+        for name in search:
+            _put(_copied(fixed), name, None)
+        return cls(fixed, search)
 
     @classmethod
     def load(cls, path: Path) -> Space:
@@ -174,8 +189,9 @@ def _parameters(values: Mapping[str, Any], path: str) -> list[tuple[str, Choice 
             found.append((name, Choice(tuple(value))))
         elif isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= {"low", "high", "log"}:
             found.append((name, _range(name, value)))
-        elif isinstance(value, Mapping) and value.keys() == {"layers", "size"}:
-            found += [(name + LAYERS, Choice(tuple(value["layers"]))), (name + SIZE, Choice(tuple(value["size"])))]
+        elif isinstance(value, Mapping) and value.keys() == {"layers", "size"} and all(value.values()):
+            equal = checked(_Layers, value, name)
+            found += [(name + LAYERS, Choice(tuple(equal["layers"]))), (name + SIZE, Choice(tuple(equal["size"])))]
         elif isinstance(value, Mapping) and not {"low", "high", "layers", "size"} & value.keys():
             found += _parameters(value, name)
         else:
@@ -187,7 +203,8 @@ def _parameters(values: Mapping[str, Any], path: str) -> list[tuple[str, Choice 
 
 
 def _range(name: str, value: Mapping[str, Any]) -> Range:
-    low, high, log = value["low"], value["high"], value.get("log", False)
+    ends = checked(_Ends, value, name)
+    low, high, log = ends["low"], ends["high"], ends.get("log", False)
     if not low < high or (log and low <= 0):
         raise ConfigError(f"'{name}' must have low below high, and above 0 where it is log; got {low} and {high}.")
     return Range(low, high, log)
@@ -197,4 +214,6 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
     *parents, last = name.split(".")
     for parent in parents:
         values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"'{parent}' must be a table, since '{name}' is searched; got {values!r:.80}.")
     values[last] = value

@@ -22,6 +22,7 @@ from crossrank.files import is_as_written, read_json, signed, write_json
 from crossrank.folders import partial_of
 from crossrank.models.cost import Cost, model_cost
 from crossrank.runs import Run
+from crossrank.shapes import parse
 from crossrank.training import Config, Planned, train_or_resume, train_together
 
 if TYPE_CHECKING:
@@ -92,10 +93,14 @@ def run_family(tasks: Sequence[Task]) -> list[Trial]:
 
 
 def _read(file: Path) -> Trial:
-    content = read_json(file)
+    hint = "Remove it: its trial is then made again."
+    content = read_json(file, dict[str, Any], hint=hint)
     if not is_as_written(content):
-        raise RunError(f"{file} must be what was written; it is not.", hint="Remove it: its trial is then made again.")
-    return Trial(**{key: value for key, value in content.items() if key != "checksum"})
+        raise RunError(f"{file} must be what was written; it is not.", hint=hint)
+    try:
+        return parse(Trial, {key: value for key, value in content.items() if key != "checksum"})
+    except ConfigError as problem:
+        raise RunError(f"{file} is not what it must be: {problem.message}", hint=hint) from None
 
 
 def _file(task: Task) -> Path:

@@ -165,7 +165,8 @@ def _claim(into: Path, plan: dict[str, Any]) -> None:
     """A new folder, or one whose search is the same."""
     (into / "trials").mkdir(parents=True, exist_ok=True)
     file = into / "plan.json"
-    if file.is_file() and (saved := {"rates": 1, **read_json(file)}) != plan:  # older searches had one rate
+    saved = {"rates": 1, **read_json(file, dict[str, Any])} if file.is_file() else plan  # older searches had one rate
+    if saved != plan:
         raise RunError(
             f"{into} must hold this search or none; it holds another: {differences(saved, plan)}.",
             hint="Give the same arguments to go on with it, or choose another folder.",

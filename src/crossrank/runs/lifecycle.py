@@ -23,6 +23,7 @@ from crossrank.folders import (
     recover,
     remove,
 )
+from crossrank.runs import written
 
 
 def is_run(path: Path) -> bool:
@@ -45,15 +46,17 @@ def plan_in(into: Path) -> dict[str, Any] | None:
     """What the run in a folder was asked for, be it finished or interrupted; None where there is no run."""
     recover(into)
     if is_run(into):
-        return {**read_json(into / "run.json"), "config": read_json(into / "config.json")}
+        info, config = read_json(into / "run.json", written.Info), read_json(into / "config.json", written.Settings)
+        return {**info, "config": config}
     return read_plan(partial_of(into)) if is_interrupted(into) else None
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
     """What an unfinished training was asked for."""
-    plan = dict(read_json(folder / PLAN))
-    if not is_as_written(plan):
-        raise RunError(f"{folder} is damaged: {PLAN} is not what was written.", hint="Train anew with --overwrite.")
+    hint = "Train anew with --overwrite."
+    if not is_as_written(read_json(folder / PLAN, dict[str, Any], hint=hint)):
+        raise RunError(f"{folder} is damaged: {PLAN} is not what was written.", hint=hint)
+    plan: dict[str, Any] = read_json(folder / PLAN, written.Plan, hint=hint)
     return plan
 
 

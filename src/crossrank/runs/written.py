@@ -41,6 +41,14 @@ class Settings(TypedDict):
     split: dict[str, Any]
 
 
+class Plan(TypedDict):
+    """plan.json, of an unfinished training"""
+
+    config: dict[str, Any]
+    seed: int
+    data_fingerprint: str
+
+
 class Training(TypedDict):
     best_step: int
     seconds: float

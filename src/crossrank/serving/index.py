@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 IndexKind = Literal["exact", "faiss"]
 FEW = 39  # items of a cell below which faiss warns
 ABOUT, CELLS = "index.json", "index.faiss"
+
+
+class _About(TypedDict):
+    """index.json"""
+
+    recall: float
+    k: int
+    num_probes: int
+    items: str
+    checksum: str
 
 
 class Index:
@@ -113,7 +123,7 @@ class Index:
             ConfigError: where it is of another model or other items.
         """
         folder, index = Path(folder), cls(ranker)
-        about = read_json(folder / ABOUT)
+        about = read_json(folder / ABOUT, _About, hint="Make it again.")
         if not (folder / CELLS).is_file() or checksum(folder / CELLS) != about["checksum"]:
             raise RunError(f"The index {folder} is damaged: {CELLS} is not what was written.", hint="Make it again.")
         if about["items"] != index._fingerprint:

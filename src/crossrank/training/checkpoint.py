@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,6 +13,7 @@ from torch import Tensor
 from crossrank.errors import RunError
 from crossrank.files import Contents, checksum, checksum_of, is_as_written, read_json, signed, write_json, write_tensors
 from crossrank.folders import CHECKPOINT, delete
+from crossrank.shapes import FileName
 
 JOURNAL = "metrics.jsonl"
 ANEW = "Train anew with --overwrite."
@@ -36,6 +37,20 @@ class Position:
     def move_to(self, step: int, batches_per_epoch: int) -> None:
         self.step = step
         self.epoch, self.batch = divmod(step, batches_per_epoch)
+
+
+class _Written(TypedDict):
+    """position.json, of any version."""
+
+    step: NotRequired[int]
+    epoch: NotRequired[int]
+    batch: NotRequired[int]
+    journal_lines: NotRequired[int]
+    state: NotRequired[FileName]
+    state_checksum: NotRequired[str]
+    journal_checksum: NotRequired[str]
+    checksum: NotRequired[str]
+    __extra_items__: NotRequired[int | float]
 
 
 def save_checkpoint(folder: Path, position: Position, tensors: dict[str, Tensor]) -> None:
@@ -62,18 +77,18 @@ def load_checkpoint(folder: Path) -> tuple[Position, list[str], dict[str, Tensor
         RunError: for a file that is not what was written.
     """
     place = folder / CHECKPOINT
-    values: dict[str, Any] = read_json(place / "position.json")
+    if not is_as_written(read_json(place / "position.json", dict[str, Any], hint=ANEW)):
+        raise RunError(f"{folder} is damaged: position.json is not what was written.", hint=ANEW)
+    values: dict[str, Any] = read_json(place / "position.json", _Written, hint=ANEW)
     known = {field.name for field in dataclasses.fields(Position)}
     position = Position(**{key: value for key, value in values.items() if key in known})
     lines = read_journal(folder)[: position.journal_lines]
     state = values.get("state", "state.safetensors")  # older ones have no checksums
-    Contents(place, {state: values["state_checksum"]} if "state" in values else {}, RunError, hint=ANEW).verify()
-    for name, good in (
-        ("position.json", is_as_written(values)),
-        (JOURNAL, values.get("journal_checksum", checksum_of(lines)) == checksum_of(lines)),
-    ):
-        if not good:
-            raise RunError(f"{folder} is damaged: {name} is not what was written.", hint=ANEW)
+    Contents(
+        place, {state: values.get("state_checksum", "")} if "state" in values else {}, RunError, hint=ANEW
+    ).verify()
+    if values.get("journal_checksum", checksum_of(lines)) != checksum_of(lines):
+        raise RunError(f"{folder} is damaged: {JOURNAL} is not what was written.", hint=ANEW)
     tensors = load_file(place / state)
     torch.set_rng_state(tensors.pop("random"))
     return position, lines, tensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 
 from crossrank.schema import Categorical, Label, Numeric
+from crossrank.serving.http.bodies import BodyReader, RefusedError
 from crossrank.serving.http.served import Served
 
 ADMIN = {"authorization": "Bearer an-admin-token-of-ours"}
@@ -111,11 +113,60 @@ def test_a_long_value_is_not_sent_back_whole(client, rows) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [{"k": 0}, {"k": True}, {"items": 3}, {"items": [None]}, {"context": []}, {"items": ["a"]}]
+    ("content", "status", "message"),
+    [
+        ({"k": 0}, 400, "k must be"),
+        ({"k": True}, 400, "k must be"),
+        ({"items": 3}, 400, "items must be an array of objects or ids; got a number"),
+        ({"items": None}, 400, "items must be an array of objects or ids; got null"),
+        ({"items": [None]}, 400, "items[0] must be an id"),
+        ({"items": [{}, "a"]}, 400, "items[1] must be an object"),
+        ({"items": ["a"]}, 400, ""),
+        ({"items": [{}] * 10_001}, 413, "A request must have at most 10,000 items; got 10,001."),
+        ({"context": []}, 400, "context must be an object"),
+        ({"explain": 1}, 400, "explain must be true or false; got a number."),
+        ({"exclude": "a"}, 400, "exclude must be an array of ids"),
+        ({"exclude": [1.5]}, 400, "exclude must be an array of ids"),
+        ({"items": [{}], "exclude": ["a"]}, 400, "exclude must be an array of ids, and goes with items that have one."),
+    ],
 )
-def test_a_bad_ranking_is_refused(client, content) -> None:
+def test_a_bad_ranking_is_refused(client, content, status, message) -> None:
     answer = client.post("/rank", json={"items": []} | content)
-    assert answer.status_code == 400 and answer.json()["error"]
+    assert (answer.status_code, answer.json()["error"][: len(message)]) == (status, message)
+    assert answer.json()["error"]
+
+
+def test_a_body_that_is_no_object_or_whose_sender_is_gone_is_refused(client) -> None:
+    assert client.post("/score", json=[1]).json()["error"] == "The body must be a JSON object; got an array."
+
+    async def gone() -> dict:
+        return {"type": "http.disconnect"}
+
+    reader = BodyReader(1000, 1.0)
+    with pytest.raises(RefusedError, match="The client has gone"):
+        asyncio.run(reader.read({"headers": []}, gone))
+    assert reader.in_flight == 0
+
+
+def test_bodies_that_are_more_together_than_may_be_sent_at_once_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr("crossrank.serving.http.bodies.BYTES_IN_FLIGHT", 10)
+    reader, waiting = BodyReader(8, 5.0), asyncio.Event()
+
+    async def sends(size: int, more: bool, wait: bool = False):
+        if wait:
+            await waiting.wait()
+        return {"type": "http.request", "body": b"x" * size, "more_body": more}
+
+    async def both():
+        parts = iter([sends(8, True), sends(0, False, wait=True)])
+        first = asyncio.create_task(reader.read({"headers": []}, lambda: next(parts)))
+        await asyncio.sleep(0)
+        with pytest.raises(RefusedError, match="Too much is being sent at once"):
+            await reader.read({"headers": []}, lambda: sends(8, False))
+        waiting.set()
+        return await first
+
+    assert asyncio.run(both()) == b"x" * 8 and reader.in_flight == 0
 
 
 def test_a_failure_of_ours_shows_neither_a_traceback_nor_a_path(make_client, served, rows, monkeypatch, capfd) -> None:

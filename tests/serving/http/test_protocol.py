@@ -79,6 +79,11 @@ def test_another_model_or_version_is_not_here(client) -> None:
         assert client.get(path).status_code == 404
 
 
+def unread(data) -> dict:
+    """One that the model does not read."""
+    return {"name": "more", "datatype": "INT64", "shape": [len(data)], "data": data}
+
+
 def wrong(client, rows, change) -> str:
     request = binary_request(client, rows[:2])
     size = int(request["headers"]["Inference-Header-Content-Length"])
@@ -108,7 +113,15 @@ def wrong(client, rows, change) -> str:
         (lambda head, data: data[:4] + b"\xff" + data[5:], "texts in UTF-8"),
         (lambda head, data: head.update(outputs=[{"name": "other"}]), "'score'"),
         (lambda head, data: head.update(inputs={}), "array of tensors"),
+        (lambda head, data: head["inputs"].append(unread([1, 2, 3])), "('more') must have as many rows as the others"),
+        (lambda head, data: head["inputs"].append(unread("ab")), "data must be an array; got a text"),
+        (lambda head, data: head["inputs"].append(unread([[1, 2], 3])), "data must hold plain values"),
     ],
 )
 def test_a_tensor_that_contradicts_itself_is_named(client, rows, change, message) -> None:
     assert message in wrong(client, rows, change)
+
+
+def test_more_rows_than_a_request_may_have_are_refused_before_they_are_read(client) -> None:
+    answer = client.post(f"{MODEL}/infer", json={"inputs": [unread([]) | {"shape": [10_001]}]})
+    assert (answer.status_code, answer.json()["error"]) == (413, "A request must have at most 10,000 rows; got 10,001.")
