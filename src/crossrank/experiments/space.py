@@ -124,7 +124,7 @@ class Space:
         if not search:
             raise ConfigError("A space must have something to search; its table 'search' is empty.")
         for name in search:
-            _put(_copied(fixed), name, None)
+            _put(copy.deepcopy(dict(fixed)), name, None)
         return cls(fixed, search)
 
     @classmethod

@@ -27,7 +27,7 @@ class FirstOut:
         self.weight: Tensor = layers[0].weight if layers else head[None]  # (H, D)
         self.bias: Tensor = layers[0].bias if layers else head.new_zeros(1)
         self.is_last, self.head, self.precision = not layers, head, precision
-        self.by_relu = deep.activation is F.relu  # which a product brings with it
+        self.by_relu = deep.activation is F.relu
         self.activation = torch.relu_ if self.by_relu else deep.activation
         self.others = [(Dense(one.weight.to(precision)), one.bias.to(precision)) for one in layers[1:]]
 
@@ -40,8 +40,7 @@ class FirstOut:
     def after_first(self, hidden: Tensor) -> Tensor:
         """From what the first layer makes."""
         for dense, bias in self.others:
-            hidden = dense(hidden.to(self.precision), bias, relu=self.by_relu).to(self.head.dtype)
-            hidden = hidden if self.by_relu else self.activation(hidden)
+            hidden = self.activation(dense(hidden.to(self.precision), bias).to(self.head.dtype))
         return dots(hidden, self.head)
 
 

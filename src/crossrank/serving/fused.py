@@ -32,7 +32,7 @@ def kernels() -> Kernels | None:
 
     def compiled(function: Callable[..., None], *types: str) -> Any:
         signature = f"void({', '.join(types)})"
-        options = {"nogil": True, "fastmath": SUMS_IN_ANY_ORDER, "error_model": "numpy"}
+        options: dict[str, Any] = {"nogil": True, "fastmath": SUMS_IN_ANY_ORDER, "error_model": "numpy"}
         try:
             return numba.njit(signature, cache=True, **options)(function)
         except RuntimeError:  # no folder for what is compiled

@@ -40,10 +40,10 @@ def threads_for(count: int) -> Iterator[None]:
 
 
 class Dense:
-    """``W x + b`` of many rows, or what a relu makes of it: (..., P) -> (..., Q).
+    """``W x + b`` of many rows: (..., P) -> (..., Q).
 
     By oneDNN, for which W is laid out before: about a tenth faster than what torch takes of itself, unless the products
-    are few, and the relu comes with it.
+    are few.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -51,15 +51,13 @@ class Dense:
         if weight.dtype in _onednn_types():
             self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
 
-    def __call__(self, rows: Tensor, bias: Tensor | None = None, *, relu: bool = False) -> Tensor:
+    def __call__(self, rows: Tensor, bias: Tensor | None = None) -> Tensor:
         count = rows.numel() * len(self.weight)
         with threads_for(count):
             if self.packed is not None and count > FEW:
-                pointwise = "relu" if relu else "none"
-                found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, bias, pointwise, [], "")
+                found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, bias, "none", [], "")
                 return found
-            plain = F.linear(rows, self.weight, bias)
-        return torch.relu_(plain) if relu else plain
+            return F.linear(rows, self.weight, bias)
 
 
 @cache

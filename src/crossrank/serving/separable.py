@@ -106,9 +106,8 @@ class SeparableStacked:
         each: Any = zip(self.networks, requests, known.chunk(len(requests), dim=-1), strict=True)
         parts = [one.crossed(state, v, q, len(one.layers)) for one, state, q in each]
         crossed = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
-        if len(shared) == 1 and self.deep.by_relu:
-            return self.deep.after_first(self.of_item(crossed, shared[0], relu=True))
-        return self.deep.rest(self.of_item(crossed) + shared[:, None])
+        first = self.of_item(crossed, shared[0]) if len(shared) == 1 else self.of_item(crossed) + shared[:, None]
+        return self.deep.rest(first)
 
 
 def is_separable(network: CrossNetwork, sides: Sides) -> bool:
