@@ -162,7 +162,7 @@ def criteo_rows(data: Path | None, work: Path, *, quick: bool, numeric: bool) ->
         schema = Schema(schema.categorical, schema.label)
     best = None
     if data is None:
-        best = _generate(folder, schema, scale.rows)
+        best = generate(folder, schema, scale.rows)
     elif not is_dataset(folder):
         _prepare(data, folder, schema)
     dataset = EncodedDataset.open(folder)
@@ -173,7 +173,7 @@ def criteo_rows(data: Path | None, work: Path, *, quick: bool, numeric: bool) ->
     return Rows(dataset, f"{origin}{known} {sizes}", best, scale, work / ("runs" if numeric else "runs-categorical"))
 
 
-def _generate(folder: Path, schema: Schema, rows: int) -> float:
+def generate(folder: Path, schema: Schema, rows: int) -> float:
     """Generate the rows where they are not there yet, and return the log loss of their truth."""
     file = folder.with_name(f"{folder.name}.truth.json")
     if not file.is_file() or read_json(file)["rows"] != rows:
