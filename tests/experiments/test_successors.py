@@ -62,7 +62,7 @@ def test_every_model_has_the_same_budget_on_a_table_and_can_be_built(name, datas
     wanted = recipe.search_tasks(dataset, tmp_path)
     labels = [task.setting.line for task in wanted]
     assert {labels.count(label) for label in models(())} == {len(recipe.dropouts)}
-    assert len(recipe.rates) * len(recipe.dropouts) == (8 if name == "movielens-1m" else 4)
+    assert len(recipe.rates) * len(recipe.dropouts) == {"movielens-1m": 8, "criteo-like": 2}.get(name, 4)
     assert len({task.folder for task in wanted}) == len(wanted)
     for task in wanted:
         config = Config.parse(task.setting.config)
