@@ -250,8 +250,7 @@ def test_an_unknown_encoding_is_refused_with_the_known_ones(encoding):
 def test_auto_looks_at_rows_distinct_numbers_columns_and_what_is_missing():
     many, some = [float(k % 50) for k in range(1_000)], [float(k % 2) for k in range(1_000)]
     cases = {
-        "scalar+pieces": [many, [*many, None], [*many[:95], *many * 4]],
-        "scalar+values+pieces": [[*many[:96], *many * 4], [*many, *[None] * 3096]],
+        "scalar+values+pieces": [many, [*many, None]],
         "scalar": [many[:999], some, [1.0, None] * 499],
         "scalar+missing": [[*some, None], [1.0, None] * 500],
     }
@@ -262,10 +261,22 @@ def test_auto_looks_at_rows_distinct_numbers_columns_and_what_is_missing():
     wide = pl.DataFrame({f"x{k}": many for k in range(33)})
     encoder = Encoder.fit(wide, Schema([Numeric(name=name) for name in wide.columns], Label(name="y")))
     assert {column.encoding for column in encoder.schema.numeric} == {"scalar"}
-    labels = {"scalar": Label(name="y", kind="grade"), "scalar+pieces": Label(name="y", kind="real")}
+    labels = {"scalar": Label(name="y", kind="grade"), "scalar+values+pieces": Label(name="y", kind="real")}
     for encoding, label in labels.items():
         schema = Schema([Numeric(name="x0")], label, group="g" if label.kind == "grade" else None)
         assert Encoder.fit(wide, schema).schema.numeric[0].encoding == encoding
+
+
+@pytest.mark.parametrize(
+    ("distinct", "kind", "num_bins"), [(50, "binary", 50), (51, "binary", 10), (51, "real", 51), (4000, "real", 256)]
+)
+def test_auto_has_enough_rows_for_each_vector_where_the_label_is_binary(distinct, kind, num_bins):
+    frame = pl.DataFrame({"x": [float(k % distinct) for k in range(5_000)]})
+    encoder = Encoder.fit(frame, Schema([Numeric(name="x")], Label(name="y", kind=kind)))
+    assert encoder.schema.numeric[0].encoding == "scalar+values+pieces"
+    assert len(set(encoded(encoder, frame["x"].to_list()).categorical[:, 0])) == num_bins
+    asked = Encoder.fit(frame, Schema([Numeric(name="x", encoding="values")], Label(name="y", kind=kind)))
+    assert len(set(encoded(asked, frame["x"].to_list()).categorical[:, 0])) == min(distinct, 256)
 
 
 def test_a_scalar_beside_a_slot_for_missing_tells_it_from_the_mean():

@@ -31,7 +31,6 @@ from crossrank.data.delimited import DelimitedFile
 from crossrank.data.encoder import Encoder
 from crossrank.data.encoder_builder import Lookups, counter_of, number_lookups
 from crossrank.data.labels import GroupNumbers
-from crossrank.data.number_codes import scalars_only
 from crossrank.data.number_reader import NumberReader
 from crossrank.data.parquet import ParquetFile
 from crossrank.data.prepare import Reading, Seen, by_split
@@ -181,7 +180,7 @@ def merge_numbers(
         words, known, chunks = tasks.get(file)
         for split, values in zip(tasks.get(of_rows), chunks, strict=True):
             reader.again(values, split == 0, words, known)
-    return reader.finish(scalar=scalars_only(schema))
+    return reader.finish()
 
 
 def merge_groups(tasks: Tasks, files: Sequence[Any]) -> list[NDArray[np.uint32]]:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from crossrank.data.cells import pieces_of_series
 from crossrank.data.derived import chunk_with_derived
 from crossrank.data.encoder import Encoder
-from crossrank.data.number_codes import scalars_only
 from crossrank.data.number_reader import NumberReader
 from crossrank.data.numbers import Doubles
 from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, Codes, Places, TextCodes, Words, smallest
@@ -86,7 +85,6 @@ class EncoderBuilder:
         embedded: list[Categorical | Multivalent] = [*schema.categorical, *schema.multivalent]
         self._counters = {column.name: counter_of(column) for column in embedded}
         self._numbers = {column.name: NumberReader(column, schema) for column in schema.numeric}
-        self._scalars_only = scalars_only(schema)
         self._num_rows = 0
 
     def add(self, chunk: Chunk, training: NDArray[np.bool_] | None) -> CodedRows:
@@ -124,7 +122,7 @@ class EncoderBuilder:
         finished = for_each(self._counters.values(), lambda counter: counter.finish(), num_rows=self._num_rows)
         vocabularies = dict(zip(self._counters, (vocabulary for vocabulary, _ in finished), strict=True))
         lookups: Lookups = dict(zip(self._counters, (table for _, table in finished), strict=True))
-        learned = {name: reader.finish(scalar=self._scalars_only) for name, reader in self._numbers.items()}
+        learned = {name: reader.finish() for name, reader in self._numbers.items()}
         schema = self.schema.with_numeric(column for column, _ in learned.values())
         encoder = Encoder(schema, vocabularies, {name: statistics for name, (_, statistics) in learned.items()})
         lookups |= number_lookups(encoder, [reader.known for reader in self._numbers.values()])

@@ -18,8 +18,9 @@ the pieces stands for it.
 
 Left to itself (``auto``), a column is encoded by all three where the label is binary or a number, it has more than two
 distinct numbers, at least 1,000 training rows have one, and the table has at most 32 numeric columns: each costs some
-33 elements of x0. With fewer than 4,096 training rows it has no values: their vectors would be learned by heart.
-Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows to learn it from.
+33 elements of x0. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows
+to learn it from. Where the label is binary, vectors of few rows would be learned by heart: so each number is a bin only
+where there are 100 training rows for each, and other bins have 500 in the mean.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ MOST_PIECES = 16
 MOST_DISTINCT = 1 << 17
 BLOCK_ROWS = 1024  # encoded at a time, so that what lies between stays in the processor's cache
 FEWEST_ROWS, FEWEST_DISTINCT, MOST_COLUMNS = 1_000, 2, 32  # where auto has more than a scalar
-FEWEST_FOR_VALUES = 4096  # training rows
+ROWS_OF_VALUE, ROWS_OF_BIN = 100, 500  # training rows in the mean, where auto has values for a binary label
 HEAVY = 1 / 1024  # the share of rows from which on a number is never left out
 
 
@@ -236,26 +237,22 @@ def _merged(values: Doubles, counts: Counts) -> tuple[Doubles, Counts]:
 
 
 def learn(
-    column: Numeric, known: NumericStatistics, distinct: DistinctNumbers, *, alone: bool
+    column: Numeric, known: NumericStatistics, distinct: DistinctNumbers, schema: Schema
 ) -> tuple[Numeric, NumericStatistics]:
-    """The column, its encoding decided, and its statistics with the bins and edges that this needs.
-
-    Args:
-        alone: what ``auto`` decides is the scalar, whatever the numbers are.
-    """
+    """The column, its encoding decided, and its statistics with the bins and edges that this needs."""
     values, counts = distinct.finish()
     if not len(values):
         values, counts = np.zeros(1), np.zeros(1, np.int64)
+    fewest = (1, OFTEN)
     if column.encoding == "auto":
-        rich = not alone and len(values) > FEWEST_DISTINCT and known.count >= FEWEST_ROWS
-        rows = known.count + known.missing
-        told = known.missing > 0 and rows >= FEWEST_ROWS
-        several = "scalar+values+pieces" if rows >= FEWEST_FOR_VALUES else "scalar+pieces"
-        encoding = several if rich else "scalar+missing" if told else "scalar"
+        rich = not scalars_only(schema) and len(values) > FEWEST_DISTINCT and known.count >= FEWEST_ROWS
+        told = known.missing > 0 and known.count + known.missing >= FEWEST_ROWS
+        encoding = "scalar+values+pieces" if rich else "scalar+missing" if told else "scalar"
         column = dataclasses.replace(column, encoding=encoding)
+        fewest = (ROWS_OF_VALUE, ROWS_OF_BIN) if schema.label.kind == "binary" else fewest
     found: dict[str, Any] = {}
     if "values" in column.encodings:
-        lows, highs = bins_of(values, counts)
+        lows, highs = bins_of(values, counts, *fewest)
         found |= {"lows": lows.tolist(), "highs": highs.tolist(), "counts": [0] * (FIRST_ID + len(lows))}
         ids = NumberVocabulary(column, dataclasses.replace(known, **found)).ids(values)
         found["counts"] = [known.missing, 0, *np.bincount(ids - FIRST_ID, counts).astype(np.int64).tolist()]
@@ -266,13 +263,21 @@ def learn(
     return column, dataclasses.replace(known, **found)
 
 
-def bins_of(values: Doubles, counts: Counts) -> tuple[Doubles, Doubles]:
-    """The smallest and the largest number of each bin, of the sorted distinct numbers and how often there is each."""
+def bins_of(
+    values: Doubles, counts: Counts, rows_of_value: int = 1, rows_of_bin: int = OFTEN
+) -> tuple[Doubles, Doubles]:
+    """The smallest and the largest number of each bin, of the sorted distinct numbers and how often there is each.
+
+    Args:
+        values, counts: these.
+        rows_of_value: that there are at least in the mean where each number is a bin.
+        rows_of_bin: the same where they are not.
+    """
     often, rows = counts >= OFTEN, int(counts.sum())
     weights = (counts / max(rows, 1) + 1 / len(values)) / 2
-    if often.sum() <= MOST_VALUES and weights[often].sum() >= ENOUGH_WEIGHT:
+    if often.sum() <= min(MOST_VALUES, rows // rows_of_value) and weights[often].sum() >= ENOUGH_WEIGHT:
         return values[often], values[often]
-    num_bins = min(MOST_VALUES, max(rows // OFTEN, 1))
+    num_bins = min(MOST_VALUES, max(rows // rows_of_bin, 1))
     which = np.floor((weights.cumsum() - weights / 2) * num_bins)
     first = np.append(True, np.diff(which) > 0)
     return values[first], values[np.append(first[1:], True)]

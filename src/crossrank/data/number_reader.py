@@ -28,7 +28,7 @@ class NumberReader:
     """
 
     def __init__(self, column: Numeric, schema: Schema) -> None:
-        self._column, self._name = column, column.name
+        self._column, self._name, self._schema = column, column.name, schema
         self._markers, self._decimal, self._shifts = column.markers, column.decimal, log_shifts([column])
         self._codes, self.known = WordCodes(), np.full(FIRST_CODE, np.nan)
         self._moments = Moments(quantiles=schema.label.kind == "real" and column.standardize)
@@ -76,13 +76,13 @@ class NumberReader:
         if self._distinct is not None:
             self._distinct.add(numbers, counts)
 
-    def finish(self, *, scalar: bool) -> tuple[Numeric, NumericStatistics]:
-        """The column, its encoding decided, to be a scalar if it may be, and what is known of it."""
+    def finish(self) -> tuple[Numeric, NumericStatistics]:
+        """The column, its encoding decided, and what is known of it."""
         self._count(self.known, self._codes.counts)
         statistics = self._moments.finish()
         if self._distinct is None:
             return self._column, statistics
-        return learn(self._column, statistics, self._distinct, alone=scalar)
+        return learn(self._column, statistics, self._distinct, self._schema)
 
     def _parse(self, chunk: Chunk) -> Doubles:
         numbers = numbers_of_series(chunk.column(self._name), chunk.where, self._markers, self._decimal)
