@@ -4,7 +4,8 @@ The paper's values are meant for millions of rows; from 500,000 training rows on
 compared by a label that is no grade, they stay. With fewer, a network learns a table by heart within a few passes:
 there is noise in training, the average of the weights is a short one, and the validation rows are asked several times a
 pass. A number as label is learned in more and larger steps. The rules were chosen on the validation rows of seven
-tables; docs/guides/tuning.md has all of them. Grades were tried on one more, LightGBM's example of a ranking.
+tables, for fewer than 4,096 rows on those of eight shorter ones; docs/guides/tuning.md has all of them. Grades were
+tried on one more, LightGBM's example of a ranking.
 """
 
 from __future__ import annotations
@@ -43,10 +44,8 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
     elif rows >= MANY_ROWS:
         filled = _large_batches(training)
     else:
-        few = rows < FEW_ROWS and kind != "grade"
-        filled = (_few_rows if few else _rows)(dataset, training)
-        parts = {"structure": "parallel"} if known.get("structure") == "stacked" else {}
-        parts |= {} if few else DROPOUT
+        filled = _rows(dataset, training)
+        parts = DROPOUT | ({"structure": "parallel"} if known.get("structure") == "stacked" else {})
     parts = {key: value for key, value in parts.items() if key in known}
     return {**values, "training": filled | (_memory(dataset) if raw else {}) | training, "model": _under(parts, model)}
 
@@ -72,7 +71,9 @@ def _large_batches(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
-    pace: dict[str, Any] = {"batch_size": 256, "learning_rate": 0.001} | given
+    is_grade = dataset.schema.label.kind == "grade"
+    few = len(dataset.train) < FEW_ROWS and not is_grade
+    pace: dict[str, Any] = {"batch_size": 64 if few else 256, "learning_rate": 0.001} | given
     steps = dataset.train.num_batches(pace["batch_size"])
     decay = pace.get("average_decay", 1 - 1 / min(100, max(2, steps)))
     numbers = {column.name for column in dataset.schema.numeric}
@@ -82,17 +83,9 @@ def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
         "average_decay": decay,
         "table_decay": min(3.0, round(10 * ids / len(dataset.train), 2), most),
         "epochs": max(25, -(-2000 // steps)),
-        "eval_every": max(20 if dataset.schema.label.kind == "grade" else 60, steps // 4),
+        "eval_every": max(20 if is_grade else 60, steps // 4),
         "patience": 4,
     }
-
-
-def _few_rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
-    """About 24 steps in a pass, fewer where there are hardly any rows."""
-    batch_size = max(16, 2 ** (len(dataset.train).bit_length() - 5))
-    pace: dict[str, Any] = {"batch_size": batch_size, "learning_rate": 0.005} | given
-    steps = dataset.train.num_batches(pace["batch_size"])
-    return pace | {"epochs": max(30, 1000 // steps), "eval_every": max(15, steps), "patience": 4}
 
 
 def _numbers(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
