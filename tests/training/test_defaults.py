@@ -70,6 +70,11 @@ def test_fewer_rows_are_learned_with_noise_and_looked_at_more_often() -> None:
     assert filled({}, rows=400_000).training.eval_every == 390  # four times in 1,563 steps
 
 
+@pytest.mark.parametrize(("rows", "every"), [(300, 15), (1000, 32), (1920, 60), (4095, 60)])
+def test_very_short_tables_are_looked_at_every_other_pass(rows, every) -> None:
+    assert filled({}, rows=rows).training.eval_every == every
+
+
 def test_short_tables_are_read_as_often_as_makes_enough_steps() -> None:
     assert filled({}, rows=5000).training.epochs == 100  # of 20 steps
     assert filled({}, rows=1000).training.epochs == 125  # of 16 steps

@@ -79,11 +79,12 @@ def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
     numbers = {column.name for column in dataset.schema.numeric}
     ids = sum(feature.vocab_size for feature in dataset.features if feature.column not in numbers)
     most = most_table_decay(decay, pace.get("table_learning_rate") or pace["learning_rate"])
+    shortest = 20 if is_grade else min(60, max(15, 2 * steps))
     return pace | {
         "average_decay": decay,
         "table_decay": min(3.0, round(10 * ids / len(dataset.train), 2), most),
         "epochs": max(25, -(-2000 // steps)),
-        "eval_every": max(20 if is_grade else 60, steps // 4),
+        "eval_every": max(shortest, steps // 4),
         "patience": 4,
     }
 
