@@ -24,11 +24,12 @@ pytestmark = NEEDS
 
 DISTURBED = Path(__file__).parent / "disturbed.py"
 SETTINGS = {
-    "model": {"name": "wide-deep", "embedding": {"dim": 4}, "deep": {"sizes": [8]}},
+    "model": {"name": "wide-deep", "embedding": {"dim": 4, "dropout": 0}, "deep": {"sizes": [8], "dropout": 0}},
     "training": {"batch_size": 128, "epochs": 3, "eval_every": 5, "patience": 0, "log_every": 5, "learning_rate": 0.01},
 }
 SETS = [
     "--set", "model.name=wide-deep", "--set", "model.embedding.dim=4", "--set", "model.deep.sizes=[8]",
+    "--set", "model.embedding.dropout=0", "--set", "model.deep.dropout=0",
     *(word for key, value in SETTINGS["training"].items() for word in ("--set", f"training.{key}={value}")),
 ]  # fmt: skip
 
