@@ -71,7 +71,8 @@ def test_seeds_of_other_settings_or_data_are_not_mixed(place, clicks, tmp_path) 
     clicks.head(1500).write_csv(tmp_path / "fewer.csv")
     words[1] = "fewer.csv"
     _, problem = crossrank(*words, "--schema", place / "schema.json", cwd=tmp_path, code=2)
-    assert "in runs/seed-0 training.average_decay was " in problem and "and the data were others" in problem
+    assert "in runs/seed-0 training.average_decay was 0.96" in problem
+    assert "training.eval_every was 52 and is 38 and the data were others" in problem
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["seed-0"]
 
 

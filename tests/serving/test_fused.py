@@ -13,7 +13,7 @@ from crossrank.serving.polynomial import Polynomial
 from crossrank.serving.ranker import Ranker
 from crossrank.serving.splitting import Split
 
-pytest.importorskip("numba")
+pytest.importorskip("numba", reason="compiles the loops")
 LOW_RANK = {"layer": "low_rank", "rank": 2}
 FITTING = [
     *({"structure": structure, "cross": cross} for structure in ("cross-only", "parallel") for cross in ({}, LOW_RANK)),

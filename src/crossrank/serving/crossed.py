@@ -17,7 +17,7 @@ from crossrank.nn import CrossNetwork
 from crossrank.serving.polynomial import Affine, Sides, cross, thin
 
 
-class _Request(NamedTuple):
+class Crossing(NamedTuple):
     c: Tensor  # (B, C)
     projected: Tensor  # (B, Z), p without the bias
     pulled: Tensor  # (B, D) or (B, M), G
@@ -46,13 +46,13 @@ class Crossed:
             known.append(v * self.head[self.sides.item] @ self.pull[self.sides.item])  # (N, D) or (N, M), h
         return torch.cat(known, dim=1)
 
-    def request(self, c: Tensor) -> _Request:
+    def request(self, c: Tensor) -> Crossing:
         context = self.sides.context
         projected = self.layers[0].project(self.sides.spaced(c, context))
         pulled = c[:, :0] if self.head is None else c * self.head[context] @ self.pull[context]
-        return _Request(c, projected, pulled)
+        return Crossing(c, projected, pulled)
 
-    def crossed(self, request: _Request, v: Tensor, q: Tensor, num_layers: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    def crossed(self, request: Crossing, v: Tensor, q: Tensor, num_layers: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """x0, x_l after some layers, (B, N, D) each, and what the next layer reads of x_l where that is known."""
         x0 = self.sides.joined(request.c, v)
         xl = x0
@@ -64,7 +64,7 @@ class Crossed:
             read = self.second.read(request, v, q, xl) if worth_it and self.second else None
         return x0, xl, read
 
-    def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
+    def logits(self, request: Crossing, v: Tensor, known: Tensor) -> Tensor:
         last, head = self.layers[-1], self.head
         assert head is not None  # a network below a deep one has no logits
         q, pulled = torch.split(known, [request.projected.shape[1], request.pulled.shape[1]], dim=2)
@@ -91,7 +91,7 @@ class _Second:
         self.up = up[sides.context].contiguous()  # (C, S)
         self.of_context, self.of_item = read[:, sides.context].contiguous(), read[:, sides.item].T.contiguous()
 
-    def read(self, request: _Request, v: Tensor, q: Tensor, x1: Tensor) -> Tensor:
+    def read(self, request: Crossing, v: Tensor, q: Tensor, x1: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, Z)"""
         context, item = self.sides
         scaled = self.up * request.c[:, :, None]  # (B, C, S), diag(c) W[C, I]

@@ -24,7 +24,7 @@ class Kernels(NamedTuple):
 
 @cache
 def kernels() -> Kernels | None:
-    """The compiled loops, kept beside this file where that can be written; None without numba."""
+    """The compiled loops, None without numba. They are not kept on disk, where numba would pickle them."""
     try:
         import numba
     except ImportError:
@@ -33,10 +33,7 @@ def kernels() -> Kernels | None:
     def compiled(function: Callable[..., None], *types: str) -> Any:
         signature = f"void({', '.join(types)})"
         options: dict[str, Any] = {"nogil": True, "fastmath": SUMS_IN_ANY_ORDER, "error_model": "numpy"}
-        try:
-            return numba.njit(signature, cache=True, **options)(function)
-        except RuntimeError:  # no folder for what is compiled
-            return numba.njit(signature, **options)(function)
+        return numba.njit(signature, **options)(function)
 
     return Kernels(
         compiled(_request, VECTOR, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR, MATRIX),

@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
-from crossrank.serving.crossed import Crossed
-from crossrank.serving.crossed import _Request as Crossing
+from crossrank.serving.crossed import Crossed, Crossing
 from crossrank.serving.deep_terms import FirstOut
 from crossrank.serving.polynomial import Affine, Sides, cross, thin
 from crossrank.serving.products import Dense
