@@ -15,7 +15,8 @@ from crossrank.training.device import choose_device
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 TRAINING = {"batch_size": 128, "epochs": 2, "log_every": 5, "learning_rate": 0.01, "eval_every": 6, "patience": 0}
-SMALL = {"model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}}, "training": TRAINING}
+NO_DROPOUT = {"embedding": {"dim": 4, "dropout": 0.0}, "deep": {"sizes": [8], "dropout": 0.0}}  # short tables have some
+SMALL = {"model": NO_DROPOUT, "training": TRAINING}
 DROPOUT = {"model": {"embedding": {"dim": 4, "dropout": 0.1}, "deep": {"sizes": [8]}}, "training": TRAINING}
 
 
