@@ -11,7 +11,7 @@ import pytest
 from crossrank.data import (
     EncodedDataset,
     SplitSettings,
-    number_codes,
+    distinct,
     number_reader,
     open_splits,
     open_table,
@@ -127,7 +127,7 @@ def test_files_read_apart_make_the_dataset_of_one_process_byte_for_byte(files, t
 
 def test_so_do_numbers_of_which_samples_are_kept_and_texts_that_are_too_many_to_remember(files, tmp_path, monkeypatch):
     monkeypatch.setattr(number_reader, "MOST_REMEMBERED", 500)
-    monkeypatch.setattr(number_codes, "MOST_DISTINCT", 2000)
+    monkeypatch.setattr(distinct, "MOST_DISTINCT", 2000)
     monkeypatch.setattr(scaling, "MOST_KEPT", 3000)
     schema = Schema(FEATURES, Label(name="paid", kind="real"))
     prepare(files, schema, tmp_path / "one")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossrank.data import EncodedDataset, Encoder
-from crossrank.data import number_codes as codes
-from crossrank.data.number_codes import DistinctNumbers, bins_of, edges_of, pieces_of
+from crossrank.data import EncodedDataset, Encoder, distinct
+from crossrank.data.distinct import DistinctNumbers
+from crossrank.data.number_codes import bins_of, edges_of, pieces_of
 from crossrank.data.prepare import prepare
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID
 from crossrank.errors import SchemaError
@@ -158,7 +158,7 @@ def test_distinct_numbers_do_not_depend_on_the_chunks(numbers, size):
 
 
 def test_of_too_many_distinct_numbers_an_even_sample_and_the_frequent_ones_are_kept(monkeypatch):
-    monkeypatch.setattr(codes, "MOST_DISTINCT", 1_000)
+    monkeypatch.setattr(distinct, "MOST_DISTINCT", 1_000)
     tail = np.arange(1.0, 100_001)
     numbers = np.random.default_rng(0).permutation(np.concatenate([tail, np.zeros(50_000)]))
     kept = DistinctNumbers()

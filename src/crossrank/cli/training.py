@@ -213,7 +213,7 @@ def train(
         if out.quiet:
             return
         _say_filled_in(settings, run.config)
-        _say_memory(run.report.get("memory", []))
+        _say_tries(run.report)
         if meaning is not None:
             _say_encodings(meaning, run.schema)
         if clock:
@@ -240,13 +240,14 @@ def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
         say(f"left out, so chosen for these rows: {', '.join(chosen)}")
 
 
-def _say_memory(tried: list[dict[str, Any]]) -> None:
-    """Tell what became of memories of pairs of columns that were tried."""
-    for one in tried:
-        names = [" x ".join(columns) for columns in one["of"]]
+def _say_tries(report: dict[str, Any]) -> None:
+    """Tell what became of variants and of memories of pairs of columns that were tried."""
+    memories = [[" x ".join(columns) for columns in one["of"]] for one in report.get("memory", [])]
+    names = [one["what"] for one in report.get("variants", [])]
+    names += [f"memory of {listing(of, most=3)}" for of in memories]
+    for name, one in zip(names, [*report.get("variants", []), *report.get("memory", [])], strict=True):
         verdict = "kept" if one["pays"] else "left out"
-        gain = f"{one['gain']:.4f} ± {one['error']:.4f}"
-        say(f"memory of {listing(names, most=3)}: gained {gain} on the validation rows, {verdict}")
+        say(f"{name}: gained {one['gain']:.4f} ± {one['error']:.4f} on the validation rows, {verdict}")
 
 
 def _say_encodings(asked: Any, made: Any) -> None:

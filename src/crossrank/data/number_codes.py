@@ -19,8 +19,8 @@ the pieces stands for it.
 Left to itself (``auto``), a column is encoded by all three where the label is binary or a number, it has more than two
 distinct numbers, at least 1,000 training rows have one, and the table has at most 32 numeric columns: each costs some
 33 elements of x0. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows
-to learn it from. Where the label is binary, vectors of few rows would be learned by heart: so each number is a bin only
-where there are 100 training rows for each, and other bins have 500 in the mean.
+to learn it from. Where the label is binary, each number is a bin only where there are 100 training rows for each, other
+bins have 500 in the mean, and a column has 8 to 16 pieces, the fewer the more columns there are.
 """
 
 from __future__ import annotations
@@ -28,28 +28,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from crossrank.data.distinct import Counts, DistinctNumbers
 from crossrank.data.numbers import Doubles
 from crossrank.data.rows import Floats, Ids
 from crossrank.data.scaling import NumericStatistics, Scaling, log_shifts, undo_logs
-from crossrank.data.text import splitmix64
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID
 from crossrank.schema import Feature, Numeric, Schema
 
-Counts: TypeAlias = NDArray[np.int64]
 OFTEN = 3  # times that a number is seen, to have an id of its own
 MOST_VALUES = 256
 ENOUGH_WEIGHT = 0.75
-MOST_PIECES = 16
-MOST_DISTINCT = 1 << 17
+MOST_PIECES, FEWEST_PIECES, ALL_PIECES = 16, 8, 80  # of a column; of all columns, where auto has them
 BLOCK_ROWS = 1024  # encoded at a time, so that what lies between stays in the processor's cache
 FEWEST_ROWS, FEWEST_DISTINCT, MOST_COLUMNS = 1_000, 2, 32  # where auto has more than a scalar
 ROWS_OF_VALUE, ROWS_OF_BIN = 100, 500  # training rows in the mean, where auto has values for a binary label
-HEAVY = 1 / 1024  # the share of rows from which on a number is never left out
 
 
 def scalars_only(schema: Schema) -> bool:
@@ -69,6 +65,11 @@ class NumberVocabulary:
     @property
     def size(self) -> int:
         return len(self.counts)
+
+    @property
+    def is_binned(self) -> bool:
+        """Whether some numbers share an id."""
+        return bool((self._lows < self._highs).any())
 
     def ids(self, logged: Doubles) -> Ids:
         """(N,), NaN for missing -> (N,)."""
@@ -185,57 +186,6 @@ class NumberFloats:
         floats[:, missing[0]] = absent.take(missing[1], axis=1)
 
 
-class DistinctNumbers:
-    """The distinct numbers of a column and how often there is each, from chunks.
-
-    Exact while there are up to 2¹⁷. Beyond, those with the smallest hashes are kept, an even sample of the distinct
-    numbers that does not depend on their order, and those that at least one of 1,024 rows had so far.
-    """
-
-    def __init__(self) -> None:
-        self._values, self._counts = np.empty(0), np.empty(0, np.int64)
-        self._rows, self._limit = 0, np.uint64(2**64 - 1)
-
-    def add(self, numbers: Doubles, counts: Counts | None = None) -> None:
-        """More numbers, NaN for missing, and how often there is each, once if None: (N,)."""
-        there = ~np.isnan(numbers) if counts is None else ~np.isnan(numbers) & (counts > 0)
-        often = np.ones(len(numbers), np.int64) if counts is None else counts
-        self._rows += int(often[there].sum())
-        values, often = _merged(numbers[there] + 0.0, often[there])  # -0.0 is 0.0
-        if self._limit < np.uint64(2**64 - 1):
-            kept = (_hashes(values) <= self._limit) | np.isin(values, self._values)
-            values, often = values[kept], often[kept]
-        self._values, self._counts = _merged(np.append(self._values, values), np.append(self._counts, often))
-        if len(self._values) > 2 * MOST_DISTINCT:
-            self._thin()
-
-    def _thin(self) -> None:
-        hashes = _hashes(self._values)
-        if len(hashes) > MOST_DISTINCT:
-            self._limit = min(self._limit, np.partition(hashes, MOST_DISTINCT - 1)[MOST_DISTINCT - 1])
-        kept = (hashes <= self._limit) | (self._counts >= HEAVY * self._rows)
-        self._values, self._counts = self._values[kept], self._counts[kept]
-
-    def finish(self) -> tuple[Doubles, Counts]:
-        """The numbers in order, and how many rows each stands for."""
-        self._thin()
-        sampled, total = _hashes(self._values) <= self._limit, int(self._counts.sum())
-        if total == self._rows:
-            return self._values, self._counts
-        known = int(self._counts[sampled].sum())
-        share = (self._rows - total + known) / max(known, 1)
-        return self._values, np.where(sampled, np.rint(self._counts * share), self._counts).astype(np.int64)
-
-
-def _hashes(values: Doubles) -> NDArray[np.uint64]:
-    return np.asarray(splitmix64(values.view(np.uint64)), np.uint64)
-
-
-def _merged(values: Doubles, counts: Counts) -> tuple[Doubles, Counts]:
-    distinct, which = np.unique(values, return_inverse=True)
-    return distinct, np.bincount(which, counts, len(distinct)).astype(np.int64)
-
-
 def learn(
     column: Numeric, known: NumericStatistics, distinct: DistinctNumbers, schema: Schema
 ) -> tuple[Numeric, NumericStatistics]:
@@ -243,13 +193,15 @@ def learn(
     values, counts = distinct.finish()
     if not len(values):
         values, counts = np.zeros(1), np.zeros(1, np.int64)
-    fewest = (1, OFTEN)
+    fewest, most = (1, OFTEN), MOST_PIECES
     if column.encoding == "auto":
         rich = not scalars_only(schema) and len(values) > FEWEST_DISTINCT and known.count >= FEWEST_ROWS
         told = known.missing > 0 and known.count + known.missing >= FEWEST_ROWS
         encoding = "scalar+values+pieces" if rich else "scalar+missing" if told else "scalar"
         column = dataclasses.replace(column, encoding=encoding)
-        fewest = (ROWS_OF_VALUE, ROWS_OF_BIN) if schema.label.kind == "binary" else fewest
+        if schema.label.kind == "binary":
+            fewest = ROWS_OF_VALUE, ROWS_OF_BIN
+            most = min(MOST_PIECES, max(FEWEST_PIECES, ALL_PIECES // len(schema.numeric)))
     found: dict[str, Any] = {}
     if "values" in column.encodings:
         lows, highs = bins_of(values, counts, *fewest)
@@ -257,7 +209,7 @@ def learn(
         ids = NumberVocabulary(column, dataclasses.replace(known, **found)).ids(values)
         found["counts"] = [known.missing, 0, *np.bincount(ids - FIRST_ID, counts).astype(np.int64).tolist()]
     if "pieces" in column.encodings:
-        edges = edges_of(values)
+        edges = edges_of(values, most)
         means = counts @ pieces_of(values, edges) / max(int(counts.sum()), 1)
         found |= {"edges": edges.tolist(), "piece_means": means.tolist()}
     return column, dataclasses.replace(known, **found)
@@ -283,11 +235,11 @@ def bins_of(
     return values[first], values[np.append(first[1:], True)]
 
 
-def edges_of(values: Doubles) -> Doubles:
+def edges_of(values: Doubles, most: int = MOST_PIECES) -> Doubles:
     """The edges of the pieces, of the sorted distinct numbers; a single one is where the only piece starts."""
     if len(values) < 2:
         return np.array([values[0], values[0] + max(1.0, abs(values[0]))])
-    num_pieces = min(MOST_PIECES, len(values) - 1)
+    num_pieces = min(most, len(values) - 1)
     return values[np.rint(np.linspace(0, len(values) - 1, num_pieces + 1)).astype(np.int64)]
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data.number_codes import DistinctNumbers, learn
+from crossrank.data.distinct import DistinctNumbers
+from crossrank.data.number_codes import learn
 from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
 from crossrank.data.packed_texts import FIRST_CODE, WordCodes, Words, smallest, texts_of_words
 from crossrank.data.rows import Positions

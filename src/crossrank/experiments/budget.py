@@ -21,9 +21,9 @@ from crossrank.evaluation.metrics import badness
 from crossrank.schema import Schema
 from crossrank.training import Config, train
 from crossrank.training.plan import as_made
-from crossrank.training.remember import try_memory
-from crossrank.training.settings import without_memory
+from crossrank.training.settings import without_tries
 from crossrank.training.train import dataset_of
+from crossrank.training.tries import is_asked, try_all
 
 KNOBS: dict[str, tuple[Any, ...]] = {
     "training.learning_rate": (3e-4, 5e-4, 1e-3, 2e-3, 4e-3),
@@ -79,12 +79,13 @@ def find_settings(
     with tempfile.TemporaryDirectory(prefix="crossrank-") as folder:
         dataset = dataset_of(data, schema, Config.parse(given), Path(folder) / "dataset", progress=False)
         first, trainings = as_made(_alone(given), dataset, raw=dataset.path == Path(folder) / "dataset"), 1
-        memory = first.training.memory
-        if memory == "auto":
-            remembered = try_memory(dataset, _alone(given), Path(folder) / "memory", seed=seed, progress=False)
-            if remembered:
-                dataset, trainings = remembered.best.dataset, 1 + len(remembered.tried)
-            first = as_made(without_memory(_alone(given)), dataset)
+        asked, alone = first.training, _alone(given)
+        if is_asked(asked):
+            place = Path(folder) / "tries"
+            if found := try_all(dataset, alone, asked, place, schema=schema, seed=seed, progress=False):
+                dataset, trainings = found.best.dataset, found.num_trainings
+                alone = without_tries(alone, **found.best.model)
+            first = as_made(without_tries(alone), dataset)
         written, known = flatten(given), flatten(first.to_dict())
         knobs = {key: values for key, values in KNOBS.items() if key in known and key not in written}
         if not knobs:
@@ -102,10 +103,10 @@ def find_settings(
                 break
             tried = _next(chance, trials, knobs)
     say(f"{len(trials)} trials in {(time.monotonic() - started) / 60:.1f} minutes")
-    found = best.config.to_dict()
-    found["training"]["memory"] = memory  # which is tried again with these settings
-    found["model"]["ensemble"] = given.get("model", {}).get("ensemble", 1)
-    return {"model": found["model"], "training": found["training"], "split": given.get("split", {})}
+    values = best.config.to_dict()
+    values["training"] |= {"variants": asked.variants, "memory": asked.memory}  # tried again with these settings
+    values["model"]["ensemble"] = given.get("model", {}).get("ensemble", 1)
+    return {"model": values["model"], "training": values["training"], "split": given.get("split", {})}
 
 
 def _alone(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from crossrank.evaluation.curves import group_metrics, measure_curves
 from crossrank.evaluation.evaluate import encoded_rows, score_split
 from crossrank.files import write_text, writing
 from crossrank.folders import is_marked, locked
-from crossrank.reports import quality, sections
+from crossrank.reports import quality, sections, tried
 from crossrank.reports.contents import run_contents
 from crossrank.reports.importance import importance
 from crossrank.reports.markup import Markup, text
@@ -165,7 +165,7 @@ def _page(runs: Sequence[Run], baselines: Sequence[Run], names: dict[Path, str],
         "headline": quality.headline(runs[0], baselines, names) if single else Markup(),
         "comparison": quality.comparison(runs, baselines, names),
         "compression": Markup("".join(sections.compression(run) for run in runs)),
-        "promotion": Markup("".join(sections.memory(run) + sections.promotion(run) for run in runs)),
+        "promotion": Markup("".join(tried.tries(run) + tried.promotion(run) for run in runs)),
         "importance": features,
         "unexplained": unexplained,
         "map_hidden": "" if mapped else " hidden",

@@ -51,43 +51,6 @@ def _layout(run: Run) -> InputLayout:
     return run.model_settings.layout(run.encoder.features)
 
 
-def memory(run: Run) -> Markup:
-    """What memories of pairs and columns gained that training tried by itself."""
-    tried = run.report.get("memory")
-    if not tried:
-        return Markup()
-    names = [", ".join(" x ".join(columns) for columns in one["of"]) for one in tried]
-    numbers = [[decimal(one["gain"], 5), decimal(one["error"], 5), ("left out", "kept")[one["pays"]]] for one in tried]
-    rows = [[name, *row] for name, row in zip(names, numbers, strict=True)]
-    lead = (
-        "<p>Statistics of these pairs and columns were tried: what they took off the loss of the validation rows, "
-        "beside the best model so far.</p>"
-    )
-    return Markup("<h3>Memory</h3>" + lead + table(["of", "gain", "standard error", ""], rows, words=(0, 3)))
-
-
-def promotion(run: Run) -> Markup:
-    """What a memory of pairs was expected to gain and gained, where the run was given any."""
-    found = run.report.get("promotion")
-    if not found:
-        return Markup()
-    rows = [
-        [
-            " x ".join(one["columns"]),
-            *(decimal(one[key], 5) for key in ("expected", "gain", "error")),
-            "kept" if one["pays"] else "dropped",
-        ]
-        for one in found["tried"]
-    ]
-    headers = ["pair", "expected gain", "gain", "standard error", ""]
-    lead = (
-        f"<p>A memory of pairs was added to the run {text(found['source'])}: what each pair was expected to take off "
-        f"the loss of a row, from the first epoch's answers, and what it took off that of the validation rows, over "
-        f"{text(found['seeds'])} seeds with it and without.</p>"
-    )
-    return Markup("<h3>Promoted pairs</h3>" + lead + table(headers, rows, words=(0, 4)))
-
-
 def compression(run: Run) -> Markup:
     """What compressing the model did to it, where it was compressed."""
     found = run.report.get("compression")

@@ -20,6 +20,7 @@ from crossrank.training.loss import is_order
 from crossrank.training.settings import most_table_decay
 
 MANY_ROWS, FEW_ROWS = 500_000, 4096
+TRIED_ROWS = range(2048, 20_000)  # in which variants are trained too
 USUAL_BATCH = 4096  # rows in a step, up to which the usual learning rate does
 DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
 
@@ -47,18 +48,21 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
         filled = _rows(dataset, training)
         parts = DROPOUT | ({"structure": "parallel"} if known.get("structure") == "stacked" else {})
     parts = {key: value for key, value in parts.items() if key in known}
-    return {**values, "training": filled | (_memory(dataset) if raw else {}) | training, "model": _under(parts, model)}
+    return {**values, "training": filled | (_tries(dataset) if raw else {}) | training, "model": _under(parts, model)}
 
 
 def _has_ids(dataset: EncodedDataset) -> bool:
     return any(feature.kind == "categorical" for feature in dataset.features)
 
 
-def _memory(dataset: EncodedDataset) -> dict[str, Any]:
-    """Pairs of columns may deserve a memory where nobody gave one, and trying it does not take too long."""
+def _tries(dataset: EncodedDataset) -> dict[str, Any]:
+    """Variants, and a memory of pairs of columns, where nobody gave crosses and trying does not take too long."""
+    kind, rows = dataset.schema.label.kind, len(dataset.train)
     ids = sum(feature.kind == "categorical" for feature in dataset.features)
-    tried = FEW_ROWS <= len(dataset.train) < MANY_ROWS and ids > 1 and not dataset.schema.crosses
-    return {"memory": "auto"} if tried and dataset.schema.label.kind in ("binary", "real") else {}
+    if dataset.schema.crosses or kind not in ("binary", "real"):
+        return {}
+    variants = {"variants": "auto"} if kind == "binary" and rows in TRIED_ROWS else {}
+    return variants | ({"memory": "auto"} if TRIED_ROWS.start <= rows < MANY_ROWS and ids > 1 else {})
 
 
 def _large_batches(given: Mapping[str, Any]) -> dict[str, Any]:

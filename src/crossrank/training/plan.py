@@ -66,7 +66,7 @@ def check_resumed(folder: Path, run: Planned, dataset: EncodedDataset) -> None:
 def check_distributed(config: Config) -> None:
     """Refuse what several processes do not train."""
     asked: dict[str, Any] = {"model.ensemble": config.model.ensemble, "training.memory": config.training.memory}
-    asked["training.heads"] = config.training.heads
+    asked |= {"training.variants": config.training.variants, "training.heads": config.training.heads}
     for key, value in asked.items():
         if value not in (1, "none"):
             raise ConfigError(

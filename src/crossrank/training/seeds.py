@@ -26,10 +26,10 @@ from crossrank.training.engines import joint_engine
 from crossrank.training.finish import finish_run, seeded_model
 from crossrank.training.plan import Planned, as_made, changes, write_plan
 from crossrank.training.prior import rows_to_learn
-from crossrank.training.remember import try_memory
-from crossrank.training.settings import Config, without_memory
+from crossrank.training.settings import Config, without_tries
 from crossrank.training.train import dataset_of, train, train_or_resume
 from crossrank.training.trainer import Trainer, threads, train_models
+from crossrank.training.tries import is_asked, try_all
 
 
 def train_seeds(
@@ -58,19 +58,19 @@ def train_seeds(
         try:
             dataset = dataset_of(data, schema, config, own, progress=progress)
             config = as_made(given, dataset, raw=dataset.path == own)
-            if config.training.memory == "auto":
+            if is_asked(config.training):
                 into.mkdir(parents=True, exist_ok=True)
-                tries = fresh_partial(into / "memory", RunError)
-                found = try_memory(dataset, given or {}, tries, seed=0, progress=progress)
-                dataset = found.best.dataset if found else dataset
-                config = as_made(without_memory(given or {}), dataset)
+                tries, asked = fresh_partial(into / "tries", RunError), config.training
+                found = try_all(dataset, given or {}, asked, tries, schema=schema, seed=0, progress=progress)
+                dataset, model = (found.best.dataset, found.best.model) if found else (dataset, {})
+                config = as_made(without_tries(given or {}, **model), dataset)
             runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
             train_missing(dataset, runs, overwrite=overwrite, **options)
         finally:
             if is_dataset(own):
                 shutil.rmtree(own, ignore_errors=True)
-            if is_marked(partial_of(into / "memory")):
-                remove(partial_of(into / "memory"))
+            if is_marked(partial_of(into / "tries")):
+                remove(partial_of(into / "tries"))
             with contextlib.suppress(OSError):  # it is not empty, or not there
                 into.rmdir()
         return _summary(into, runs)

@@ -76,6 +76,10 @@ class TrainingSettings:
     task_weights: Mapping[str, float] = setting(
         {}, "of a label with several columns: how much the loss of each counts, by column; left out, 1"
     )
+    variants: Literal["none", "auto"] = setting(
+        "none",
+        "auto: numbers in one bin, and the stacked structure, if they do better on the validation rows",
+    )
     memory: Literal["none", "auto"] = setting(
         "none", "auto: statistics of pairs of columns and of single ones, if they do better on the validation rows"
     )
@@ -224,13 +228,13 @@ class Config:
 
 
 @overload
-def without_memory(config: Config, **model: Any) -> Config: ...
+def without_tries(config: Config, **model: Any) -> Config: ...
 @overload
-def without_memory(config: Mapping[str, Any], **model: Any) -> dict[str, Any]: ...
-def without_memory(config: Config | Mapping[str, Any], **model: Any) -> Config | dict[str, Any]:
-    """The same settings for one training, after what is to be remembered was decided."""
+def without_tries(config: Mapping[str, Any], **model: Any) -> dict[str, Any]: ...
+def without_tries(config: Config | Mapping[str, Any], **model: Any) -> Config | dict[str, Any]:
+    """The same settings for one training, after what is to be tried was decided."""
     if isinstance(config, Config):
-        training = dataclasses.replace(config.training, memory="none")
+        training = dataclasses.replace(config.training, variants="none", memory="none")
         return dataclasses.replace(config, model=dataclasses.replace(config.model, **model), training=training)
-    parts = {"model": model, "training": {"memory": "none"}}
+    parts = {"model": model, "training": {"variants": "none", "memory": "none"}}
     return {**config, **{key: {**config.get(key, {}), **own} for key, own in parts.items()}}

@@ -23,7 +23,7 @@ from crossrank.training.memory import keep_freed_memory
 from crossrank.training.plan import Planned, as_made, check_resumed, check_splits, write_plan
 from crossrank.training.prior import rows_to_learn
 from crossrank.training.profile import StepClock
-from crossrank.training.settings import Config, without_memory
+from crossrank.training.settings import Config, without_tries
 from crossrank.training.trackers import Tracker, find_tracker
 from crossrank.training.trainer import Trainer, train_models
 
@@ -102,7 +102,7 @@ def train(
             write_plan(folder, run, dataset)
             if not is_complete(folder):  # otherwise it was killed when nothing but its name was missing
                 options = {"progress": progress, "clock": clock, "track": track, "on_evaluation": on_evaluation}
-                _make(dataset, run, given or {}, folder, resume=resume, test=test, options=options)
+                _make(dataset, run, given or {}, folder, schema=schema, resume=resume, test=test, options=options)
     return Run.open(into)
 
 
@@ -135,21 +135,24 @@ def _make(
     given: Config | Mapping[str, Any],
     folder: Path,
     *,
+    schema: Schema | None,
     resume: bool,
     test: bool,
     options: dict[str, Any],
 ) -> None:
     """Train what a run asks for, one model or several, and write it into the folder."""
     about: dict[str, Any] = {}
-    if run.config.training.memory == "auto":
-        from crossrank.training.remember import finish_remembered, try_memory  # which call `train`
+    from crossrank.training.tries import finish_tried, is_asked, try_all  # which call `train`
 
-        found = try_memory(dataset, given, folder, seed=run.seed, **options)
+    if is_asked(run.config.training):
+        found = try_all(dataset, given, run.config.training, folder, schema=schema, seed=run.seed, **options)
         if found and run.config.model.ensemble == 1:
-            return finish_remembered(found, run, folder, test=test)
+            return finish_tried(found, run, folder, test=test)
+        made = without_tries(run.config)
         if found:
-            dataset, about = found.best.dataset, {"memory": found.tried}
-        run = dataclasses.replace(run, config=as_made(without_memory(given if found else run.config), dataset))
+            dataset, about = found.best.dataset, found.about
+            made = as_made(without_tries(given, **found.best.model), dataset)
+        run = dataclasses.replace(run, config=made)
     if run.config.model.ensemble > 1:
         from crossrank.training.ensemble import train_ensemble  # whose members are trained by `train`
 

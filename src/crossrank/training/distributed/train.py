@@ -59,7 +59,10 @@ def train_distributed(
             hint="Make one with: crossrank prepare TABLE --into DATASET",
         )
     if not isinstance(config, Config):  # what is left out is not chosen from what is refused below
-        config = {**(config or {}), "training": {"memory": "none", **(config or {}).get("training", {})}}
+        config = {
+            **(config or {}),
+            "training": {"variants": "none", "memory": "none", **(config or {}).get("training", {})},
+        }
     into, run = run.into, dataclasses.replace(run, config=as_made(config, dataset))
     training = run.config.training
     check_distributed(run.config)

@@ -1,11 +1,17 @@
-"""A memory of columns, pairs and triples of columns where it pays, for a table about which nothing was said.
+"""What is tried on a table about which nothing was said, and kept where it does better on the validation rows.
+
+**Variants**: numbers in one bin in place of many, the stacked structure in place of the parallel one, and both.
+
+**A memory** of columns, pairs and triples of columns, with the best of these:
 
 1. Which ones may pay is found in the training rows. A regression puts together what the rows before a row say of its
    values in each column (:mod:`crossrank.data.ordered`); what a memory of a pair would have taken off its loss is the
    pair's gain (:mod:`crossrank.evaluation.missed`). The best pairs join the regression, and triples that extend them
    are looked at in the same way. Where no pair gains anything, that is all.
 2. Whether they do is found in the validation rows: a model is trained without, one with statistics of these pairs and
-   triples, and if that is better, one with statistics of single columns too. The best one is kept.
+   triples, and if that is better, one with statistics of single columns too.
+
+What is tried is kept where it takes more than a standard error off the loss of a validation row.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from numpy.typing import NDArray
 from crossrank.data import EncodedDataset
 from crossrank.data.cell_codes import CellKeys
 from crossrank.data.crossing import add_crosses, parts_in_order
+from crossrank.data.narrowing import with_one_bin
 from crossrank.data.ordered import Doubles, OrderedStatistics
 from crossrank.errors import ConfigError
 from crossrank.evaluation.evaluate import score_split
@@ -30,10 +37,10 @@ from crossrank.evaluation.metrics import row_losses, sigmoid
 from crossrank.evaluation.missed import Missed, rank_missed
 from crossrank.folders import MEMBERS
 from crossrank.runs import Run
-from crossrank.schema import Cross, LabelKind
+from crossrank.schema import Cross, LabelKind, Schema
 from crossrank.training.finish import complete_run, measured_splits
 from crossrank.training.plan import Planned
-from crossrank.training.settings import Config, without_memory
+from crossrank.training.settings import Config, TrainingSettings, without_tries
 from crossrank.training.train import train_or_resume
 
 MOST_ROWS = 200_000  # that are looked at
@@ -44,66 +51,120 @@ RIDGE, STEPS = 10.0, 12
 
 
 class Arm(NamedTuple):
-    """A training: its crosses, the rows it saw, what came out, and the loss of each validation row."""
+    """A training: the rows it saw, its settings of the model, what came out, and the loss of each validation row."""
 
-    crosses: Sequence[Cross]
     dataset: EncodedDataset
+    model: dict[str, Any]
     run: Run
     losses: Doubles
 
 
-class Remembered(NamedTuple):
-    """The better of several trainings, and what was tried: for the report of a run."""
+class Tried(NamedTuple):
+    """The best of several trainings, and for the report of a run what was tried: ``variants`` and ``memory``."""
 
     best: Arm
-    tried: list[dict[str, Any]]
+    about: dict[str, list[dict[str, Any]]]
+
+    @property
+    def num_trainings(self) -> int:
+        return 1 + sum(map(len, self.about.values()))
 
 
-def try_memory(
-    dataset: EncodedDataset, config: Config | Mapping[str, Any], folder: Path, *, seed: int, **options: Any
-) -> Remembered | None:
-    """Train with memories that may pay and without, in subfolders of a folder; what is there already is kept.
+def is_asked(training: TrainingSettings) -> bool:
+    """Whether anything is to be tried."""
+    return "auto" in (training.variants, training.memory)
+
+
+def try_all(
+    dataset: EncodedDataset,
+    config: Config | Mapping[str, Any],
+    training: TrainingSettings,
+    folder: Path,
+    *,
+    schema: Schema | None,
+    seed: int,
+    **options: Any,
+) -> Tried | None:
+    """Train with what may pay and without, in subfolders of a folder; what is there already is kept.
+
+    Args:
+        dataset: the rows.
+        config: what was written.
+        training: what was made of it: says what to try.
+        folder: for the trainings.
+        schema: as it was written, if it was; what it says of a number's encoding stays.
+        seed: of all trainings.
+        options: of :func:`~crossrank.training.train`.
 
     Returns:
         None where there is nothing to try.
     """
     if dataset.schema.label.num_outputs > 1:
+        name = "variants" if training.variants == "auto" else "memory"
         raise ConfigError(
-            "training.memory=auto is of a label with one logit; got several classes or tasks.",
-            hint="Leave training.memory out.",
+            f"training.{name}=auto is of a label with one logit; got several classes or tasks.",
+            hint=f"Leave training.{name} out.",
         )
-    several, single = worthwhile(dataset)
-    alone = without_memory(config, ensemble=1)
-    if not several:
-        return None
+    place, about = folder / MEMBERS, dict[str, list[dict[str, Any]]]()
 
-    def train(name: str, crosses: Sequence[Cross]) -> Arm:
-        place = folder / MEMBERS
-        data = add_crosses(dataset, crosses, place / f"{name}.dataset", overwrite=True) if crosses else dataset
+    def train(name: str, data: EncodedDataset, model: dict[str, Any]) -> Arm:
+        alone = without_tries(config, **model, ensemble=1)
         run = train_or_resume(data, into=place / name, config=alone, seed=seed, test=False, **options)
         logits = score_split(run.model, data.valid).astype(np.float64)
         labels = np.asarray(data.valid.labels, np.float64)
-        return Arm(crosses, data, run, row_losses(labels, logits, data.schema.label.kind))
+        return Arm(data, model, run, row_losses(labels, logits, data.schema.label.kind))
 
-    best, tried = train("without", []), []
-    for name, crosses in (("pairs", several), ("all", [*several, *single])):
-        arm = train(name, crosses)
+    def better(best: Arm, arm: Arm, kind: str, **what: Any) -> Arm:
         gain, error = mean_and_error(best.losses - arm.losses, dataset.valid.weights)
-        pays = gain > error
-        tried.append({"of": [list(one.of) for one in crosses], "gain": gain, "error": error, "pays": pays})
-        if not pays:
+        about.setdefault(kind, []).append({**what, "gain": gain, "error": error, "pays": gain > error})
+        return arm if gain > error else best
+
+    several, single = worthwhile(dataset) if training.memory == "auto" else ([], [])
+    if not several and training.variants == "none":
+        return None
+    best = train("without", dataset, {})
+    if training.variants == "auto":
+        binned = _binned(dataset, schema)
+        data = with_one_bin(dataset, binned, place / "one-bin.dataset", overwrite=True) if binned else dataset
+        stacked = {"structure": "stacked"} if _is_open(best, config) else {}
+        variants: list[tuple[str, EncodedDataset, dict[str, Any]]] = (
+            [("numbers in one bin", data, {})] if binned else []
+        )
+        variants += [("stacked", dataset, stacked)] if stacked else []
+        variants += [("numbers in one bin, stacked", data, stacked)] if binned and stacked else []
+        for number, (what, rows, model) in enumerate(variants):
+            best = better(best, train(f"variant-{number}", rows, model), "variants", what=what)
+        if several and best.dataset is not dataset:
+            several, single = worthwhile(best.dataset)
+    base, model = best.dataset, best.model
+    for name, crosses in (("pairs", several), ("all", [*several, *single])) if several else ():
+        data = add_crosses(base, crosses, place / f"{name}.dataset", overwrite=True)
+        arm = train(name, data, model)
+        best = better(best, arm, "memory", of=[list(one.of) for one in crosses])
+        if best is not arm:
             break
-        best = arm
-    return Remembered(best, tried)
+    return Tried(best, about)
 
 
-def finish_remembered(found: Remembered, run: Planned, folder: Path, *, test: bool) -> None:
+def _binned(dataset: EncodedDataset, schema: Schema | None) -> list[str]:
+    """The numeric columns that have ids of bins because nothing else was said of them."""
+    said = {one.name for one in schema.numeric if one.encoding != "auto"} if schema else set()
+    return [one.column for one in dataset.encoder.values.values() if one.is_binned and one.column not in said]
+
+
+def _is_open(arm: Arm, config: Config | Mapping[str, Any]) -> bool:
+    """Whether nobody said that a model is to be parallel."""
+    said = isinstance(config, Config) or "structure" in config.get("model", {})
+    return not said and arm.run.config["model"].get("structure") == "parallel"
+
+
+def finish_tried(found: Tried, run: Planned, folder: Path, *, test: bool) -> None:
     """Make the best training the run of a folder."""
-    _, data, made, _ = found.best
+    data, _, made, _ = found.best
     (folder / "metrics.jsonl").write_bytes((made.path / "metrics.jsonl").read_bytes())
     names = measured_splits(data, test)[1:]
     logits = {name: score_split(made.model, data.split(name)) for name in names}
-    about = {"training": made.report["training"], "memory": found.tried}
+    about = {"training": made.report["training"], **found.about}
     initial = [dataclasses.replace(one, values=one.initial) for one in made.spectrum]
     planned = dataclasses.replace(run, config=Config.parse(made.config))
     complete_run(folder, planned, made.model, data, logits, about, initial=initial)

@@ -16,7 +16,8 @@ from crossrank.data.splits import SplitSettings
 from crossrank.reports import write_report
 from crossrank.schema import Categorical, Label, Schema
 from crossrank.training import train_seeds
-from crossrank.training.remember import regress, try_memory, worthwhile
+from crossrank.training.settings import TrainingSettings
+from crossrank.training.tries import regress, try_all, worthwhile
 
 FAST: dict[str, Any] = {
     "model": {"embedding": {"dim": 4}, "deep": {"sizes": [8]}},
@@ -54,7 +55,9 @@ def test_the_pair_that_decides_is_found_first(repeating: EncodedDataset) -> None
 def test_without_a_pair_to_remember_none_is_tried(tmp_path: Path) -> None:
     dataset = prepare(table(pairs=0.0), SCHEMA, tmp_path / "data", progress=False)
     assert worthwhile(dataset)[0] == []
-    assert try_memory(dataset, FAST, tmp_path, seed=0, progress=False) is None
+    assert (
+        try_all(dataset, FAST, TrainingSettings(memory="auto"), tmp_path, schema=None, seed=0, progress=False) is None
+    )
     run = cr.train(dataset, into=tmp_path / "run", config=FAST, progress=False)
     assert not run.schema.crosses
     assert "memory" not in run.report
