@@ -20,7 +20,7 @@ from crossrank.training.loss import is_order
 from crossrank.training.settings import most_table_decay
 
 MANY_ROWS, FEW_ROWS = 500_000, 4096
-TRIED_ROWS = range(2048, 20_000)  # in which variants are trained too
+TRIED_ROWS = range(2048, 20_000)  # in which variants are trained too, where most columns are numbers
 USUAL_BATCH = 4096  # rows in a step, up to which the usual learning rate does
 DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
 
@@ -61,7 +61,9 @@ def _tries(dataset: EncodedDataset) -> dict[str, Any]:
     ids = sum(feature.kind == "categorical" for feature in dataset.features)
     if dataset.schema.crosses or kind not in ("binary", "real"):
         return {}
-    variants = {"variants": "auto"} if kind == "binary" and rows in TRIED_ROWS else {}
+    numbers, others = dataset.encoder.values.values(), ids - len(dataset.encoder.values)
+    mostly_numbers = sum(one.is_binned for one in numbers) > others
+    variants = {"variants": "auto"} if kind == "binary" and rows in TRIED_ROWS and mostly_numbers else {}
     return variants | ({"memory": "auto"} if TRIED_ROWS.start <= rows < MANY_ROWS and ids > 1 else {})
 
 
