@@ -127,12 +127,10 @@ def try_all(
         binned = _binned(dataset, schema)
         data = with_one_bin(dataset, binned, place / "one-bin.dataset", overwrite=True) if binned else dataset
         stacked = {"structure": "stacked"} if _is_open(best, config) else {}
-        variants: list[tuple[str, EncodedDataset, dict[str, Any]]] = (
-            [("numbers in one bin", data, {})] if binned else []
-        )
-        variants += [("stacked", dataset, stacked)] if stacked else []
-        variants += [("numbers in one bin, stacked", data, stacked)] if binned and stacked else []
-        for number, (what, rows, model) in enumerate(variants):
+        one_bin = [("numbers in one bin", data, dict[str, Any]())] if binned else []
+        other = [("stacked", dataset, stacked)] if stacked else []
+        both = [("numbers in one bin, stacked", data, stacked)] if binned and stacked else []
+        for number, (what, rows, model) in enumerate([*one_bin, *other, *both]):
             best = better(best, train(f"variant-{number}", rows, model), "variants", what=what)
         if several and best.dataset is not dataset:
             several, single = worthwhile(best.dataset)
@@ -147,7 +145,9 @@ def try_all(
 
 
 def _binned(dataset: EncodedDataset, schema: Schema | None) -> list[str]:
-    """The numeric columns that have ids of bins because nothing else was said of them."""
+    """The numeric columns that have ids of bins because nothing else was said of them, if none is crossed yet."""
+    if dataset.schema.crosses:
+        return []
     said = {one.name for one in schema.numeric if one.encoding != "auto"} if schema else set()
     return [one.column for one in dataset.encoder.values.values() if one.is_binned and one.column not in said]
 
