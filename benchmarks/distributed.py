@@ -22,6 +22,7 @@ products in bfloat16 there, its default.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -156,6 +157,9 @@ def work(folder: Path, shape: Shape, *, on_gpu: bool, rounds: int, steps: int) -
                         times.append(value / steps)
         if world.is_first:
             (folder / "result.json").write_text(json.dumps(found))
+        del step
+        contenders.clear()  # what holds on to the group must go before it
+        gc.collect()
 
 
 def rows_of(draw, shape: Shape, count: int) -> tuple:
