@@ -299,3 +299,14 @@ def test_columns_encoded_together_are_what_each_is_alone():
     alone = [Encoder.fit(frame, Schema([column], Label(name="y"))).encode(frame) for column in columns]
     np.testing.assert_array_equal(together.numeric, np.concatenate([one.numeric for one in alone], axis=1))
     np.testing.assert_array_equal(together.categorical, np.concatenate([one.categorical for one in alone], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "pieces"), [(3, "binary", 16), (8, "binary", 10), (20, "binary", 8), (20, "real", 16)]
+)
+def test_many_columns_have_fewer_pieces_each_where_nothing_is_said(columns, kind, pieces, tmp_path):
+    draw = np.random.default_rng(0)
+    frame = pl.DataFrame({f"n{i}": draw.normal(size=2000) for i in range(columns)} | {"y": draw.integers(0, 2, 2000)})
+    schema = Schema([Numeric(name=f"n{i}") for i in range(columns)], Label(name="y", kind=kind))
+    dataset = prepare(frame, schema, tmp_path / "data", progress=False)
+    assert {one.width for one in dataset.features if "pieces" in one.name} == {pieces}

@@ -70,7 +70,8 @@ def test_all_are_tried_and_the_best_is_the_run(trained: cr.Run) -> None:
     bins = trained.encoder.values["left (value)"].size - FIRST_ID
     assert (bins == 1) == ("one bin" in best)
     assert trained.config["model"]["structure"] == ("stacked" if "stacked" in best else "parallel")
-    assert trained.config["training"]["variants"] == "none"  # the run is one of them
+    assert trained.config["training"]["variants"] == "none"  # the run is one of them, from several seeds
+    assert trained.config["model"]["ensemble"] == len(trained.report["training"]["members"]) == 4
     assert "<h3>Variants</h3>" in write_report(trained).read_text(encoding="utf-8")
 
 

@@ -78,7 +78,9 @@ def find_settings(
         raise ConfigError(f"The minutes to search for settings must be more than 0; got {minutes}.")
     with tempfile.TemporaryDirectory(prefix="crossrank-") as folder:
         dataset = dataset_of(data, schema, Config.parse(given), Path(folder) / "dataset", progress=False)
-        first, trainings = as_made(_alone(given), dataset, raw=dataset.path == Path(folder) / "dataset"), 1
+        raw, trainings = dataset.path == Path(folder) / "dataset", 1
+        ensemble = as_made(given, dataset, raw=raw).model.ensemble
+        first = as_made(_alone(given), dataset, raw=raw)
         asked, alone = first.training, _alone(given)
         if is_asked(asked):
             place = Path(folder) / "tries"
@@ -105,7 +107,7 @@ def find_settings(
     say(f"{len(trials)} trials in {(time.monotonic() - started) / 60:.1f} minutes")
     values = best.config.to_dict()
     values["training"] |= {"variants": asked.variants, "memory": asked.memory}  # tried again with these settings
-    values["model"]["ensemble"] = given.get("model", {}).get("ensemble", 1)
+    values["model"]["ensemble"] = ensemble
     return {"model": values["model"], "training": values["training"], "split": given.get("split", {})}
 
 

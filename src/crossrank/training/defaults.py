@@ -3,9 +3,9 @@
 The paper's values are meant for millions of rows; from 500,000 training rows on, and where the rows of a group are
 compared by a label that is no grade, they stay. With fewer, a network learns a table by heart within a few passes:
 there is noise in training, the average of the weights is a short one, and the validation rows are asked several times a
-pass. A number as label is learned in more and larger steps. The rules were chosen on the validation rows of seven
-tables, for fewer than 4,096 rows on those of eight shorter ones; docs/guides/tuning.md has all of them. Grades were
-tried on one more, LightGBM's example of a ranking.
+pass. Of short tables of numbers several variants and seeds are trained. A number as label is learned in more and larger
+steps. The rules were chosen on the validation rows of seven tables, those for shorter ones on further tables;
+docs/guides/tuning.md has all of them. Grades were tried on one more, LightGBM's example of a ranking.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from crossrank.training.loss import is_order
 from crossrank.training.settings import most_table_decay
 
 MANY_ROWS, FEW_ROWS = 500_000, 4096
-TRIED_ROWS = range(2048, 20_000)  # in which variants are trained too, where most columns are numbers
+TRIED_ROWS = range(2048, 20_000)  # of mostly numbers, for which variants and several seeds are trained
+NUM_SEEDS = 4
 USUAL_BATCH = 4096  # rows in a step, up to which the usual learning rate does
 DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
 
@@ -47,8 +48,10 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
     else:
         filled = _rows(dataset, training)
         parts = DROPOUT | ({"structure": "parallel"} if known.get("structure") == "stacked" else {})
+    tries = _tries(dataset) if raw else {}
+    parts |= {"ensemble": NUM_SEEDS} if "variants" in tries else {}
     parts = {key: value for key, value in parts.items() if key in known}
-    return {**values, "training": filled | (_tries(dataset) if raw else {}) | training, "model": _under(parts, model)}
+    return {**values, "training": filled | tries | training, "model": _under(parts, model)}
 
 
 def _has_ids(dataset: EncodedDataset) -> bool:

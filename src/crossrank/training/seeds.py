@@ -63,7 +63,7 @@ def train_seeds(
                 tries, asked = fresh_partial(into / "tries", RunError), config.training
                 found = try_all(dataset, given or {}, asked, tries, schema=schema, seed=0, progress=progress)
                 dataset, model = (found.best.dataset, found.best.model) if found else (dataset, {})
-                config = as_made(without_tries(given or {}, **model), dataset)
+                config = as_made(without_tries(given or {}, **model, ensemble=config.model.ensemble), dataset)
             runs = [Planned(into=into / f"seed-{seed}", config=config, seed=seed) for seed in range(seeds)]
             train_missing(dataset, runs, overwrite=overwrite, **options)
         finally:

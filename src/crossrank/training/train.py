@@ -151,7 +151,7 @@ def _make(
         made = without_tries(run.config)
         if found:
             dataset, about = found.best.dataset, found.about
-            made = as_made(without_tries(given, **found.best.model), dataset)
+            made = as_made(without_tries(given, **found.best.model, ensemble=run.config.model.ensemble), dataset)
         run = dataclasses.replace(run, config=made)
     if run.config.model.ensemble > 1:
         from crossrank.training.ensemble import train_ensemble  # whose members are trained by `train`
