@@ -78,6 +78,21 @@ def test_a_raw_table_tries_it_by_itself(tmp_path: Path) -> None:
         table(pairs=2.0), into=tmp_path / "run", config={**FAST, "training": training}, schema=SCHEMA, progress=False
     )
     assert run.report["memory"][0]["pays"]
+    assert len(run.report["training"]["members"]) == run.config["model"]["ensemble"] == 4
+
+
+def test_a_training_that_was_tried_is_the_first_member_of_the_ensemble(
+    repeating: EncodedDataset, tmp_path: Path
+) -> None:
+    trainings: list[int] = []
+    config = {**FAST, "model": {**FAST["model"], "ensemble": 3}}
+
+    def look(step: int, _: dict[str, Any]) -> None:
+        trainings.extend([step] * (step == 20))  # the first look
+
+    run = cr.train(repeating, into=tmp_path / "run", config=config, seed=5, progress=False, on_evaluation=look)
+    assert [one["seed"] for one in run.report["training"]["members"]] == [15, 16, 17]
+    assert len(trainings) == 1 + len(run.report["memory"]) + 2
 
 
 def test_it_can_be_left_out(repeating: EncodedDataset, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def find_settings(
     with tempfile.TemporaryDirectory(prefix="crossrank-") as folder:
         dataset = dataset_of(data, schema, Config.parse(given), Path(folder) / "dataset", progress=False)
         raw, trainings = dataset.path == Path(folder) / "dataset", 1
-        ensemble = as_made(given, dataset, raw=raw).model.ensemble
+        ensemble = as_made(given, dataset, raw=raw).model.ensemble  # of the run; a trial is one model
         first = as_made(_alone(given), dataset, raw=raw)
         asked, alone = first.training, _alone(given)
         if is_asked(asked):
@@ -101,7 +101,7 @@ def find_settings(
             if len(trials) == 1 or tried is best.config:
                 changed = differences(first.to_dict(), best.config.to_dict()) or "nothing changed"
                 say(f"trial {len(trials)}: {best.loss:.5f}  {changed}")
-            if time.monotonic() + trainings * best.seconds >= ends:
+            if time.monotonic() + (trainings + ensemble - 1) * best.seconds >= ends:
                 break
             tried = _next(chance, trials, knobs)
     say(f"{len(trials)} trials in {(time.monotonic() - started) / 60:.1f} minutes")

@@ -3,9 +3,10 @@
 The paper's values are meant for millions of rows; from 500,000 training rows on, and where the rows of a group are
 compared by a label that is no grade, they stay. With fewer, a network learns a table by heart within a few passes:
 there is noise in training, the average of the weights is a short one, and the validation rows are asked several times a
-pass. Of short tables of numbers several variants and seeds are trained. A number as label is learned in more and larger
-steps. The rules were chosen on the validation rows of seven tables, those for shorter ones on further tables;
-docs/guides/tuning.md has all of them. Grades were tried on one more, LightGBM's example of a ranking.
+pass. The answers of several seeds are averaged, and of short tables of numbers several variants are tried. A number as
+label is learned in more and larger steps. The rules were chosen on the validation rows of seven tables, those for
+shorter ones on further tables; docs/guides/tuning.md has all of them. Grades were tried on one more, LightGBM's example
+of a ranking.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from crossrank.training.loss import is_order
 from crossrank.training.settings import most_table_decay
 
 MANY_ROWS, FEW_ROWS = 500_000, 4096
-TRIED_ROWS = range(2048, 20_000)  # of mostly numbers, for which variants and several seeds are trained
+ENOUGH_ROWS = 2048  # for trying things, and averaging seeds
+VARIED_ROWS = range(ENOUGH_ROWS, 20_000)  # of mostly numbers, for which variants are tried
 NUM_SEEDS = 4
 USUAL_BATCH = 4096  # rows in a step, up to which the usual learning rate does
 DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
@@ -49,7 +51,7 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
         filled = _rows(dataset, training)
         parts = DROPOUT | ({"structure": "parallel"} if known.get("structure") == "stacked" else {})
     tries = _tries(dataset) if raw else {}
-    parts |= {"ensemble": NUM_SEEDS} if "variants" in tries else {}
+    parts |= {"ensemble": NUM_SEEDS} if raw and ENOUGH_ROWS <= rows < MANY_ROWS else {}
     parts = {key: value for key, value in parts.items() if key in known}
     return {**values, "training": filled | tries | training, "model": _under(parts, model)}
 
@@ -66,8 +68,8 @@ def _tries(dataset: EncodedDataset) -> dict[str, Any]:
         return {}
     numbers, others = dataset.encoder.values.values(), ids - len(dataset.encoder.values)
     mostly_numbers = sum(one.is_binned for one in numbers) > others
-    variants = {"variants": "auto"} if kind == "binary" and rows in TRIED_ROWS and mostly_numbers else {}
-    return variants | ({"memory": "auto"} if TRIED_ROWS.start <= rows < MANY_ROWS and ids > 1 else {})
+    variants = {"variants": "auto"} if kind == "binary" and rows in VARIED_ROWS and mostly_numbers else {}
+    return variants | ({"memory": "auto"} if ENOUGH_ROWS <= rows < MANY_ROWS and ids > 1 else {})
 
 
 def _large_batches(given: Mapping[str, Any]) -> dict[str, Any]:

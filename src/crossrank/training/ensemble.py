@@ -20,18 +20,27 @@ from crossrank.training.seeds import train_missing
 
 
 def train_ensemble(
-    dataset: EncodedDataset, run: Planned, folder: Path, about: Mapping[str, Any], *, test: bool, **options: Any
+    dataset: EncodedDataset,
+    run: Planned,
+    folder: Path,
+    about: Mapping[str, Any],
+    *,
+    first: Run | None = None,
+    test: bool,
+    **options: Any,
 ) -> None:
     """Train ``model.ensemble`` members and write the run into the folder, with more about it in its report.
 
     Of ensembles with different seeds no two members have the same one. Members that are there already, as after an
-    interruption, are kept.
+    interruption, are kept, and so is ``first``, a training of the first member.
     """
     count = run.config.model.ensemble
     alone = dataclasses.replace(run.config, model=dataclasses.replace(run.config.model, ensemble=1))
+    places = [folder / MEMBERS / f"member-{i}" for i in range(count)]
+    if first:
+        places[0] = first.path
     members = [
-        dataclasses.replace(run, into=folder / MEMBERS / f"member-{i}", config=alone, seed=count * run.seed + i)
-        for i in range(count)
+        dataclasses.replace(run, into=place, config=alone, seed=first_seed(run) + i) for i, place in enumerate(places)
     ]
     train_missing(dataset, members, overwrite=False, test=False, **options)
     trained = [Run.open(member.into) for member in members]
@@ -41,6 +50,11 @@ def train_ensemble(
     lines = [json.dumps({"member": i, **line}) + "\n" for i, member in enumerate(trained) for line in member.metrics]
     write_text(folder / "metrics.jsonl", "".join(lines))
     complete_run(folder, run, model, dataset, logits, {"training": _training(trained), **about})
+
+
+def first_seed(run: Planned) -> int:
+    """The seed of the first member."""
+    return run.config.model.ensemble * run.seed
 
 
 def _training(members: Sequence[Run]) -> dict[str, Any]:

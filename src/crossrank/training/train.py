@@ -141,22 +141,22 @@ def _make(
     options: dict[str, Any],
 ) -> None:
     """Train what a run asks for, one model or several, and write it into the folder."""
-    about: dict[str, Any] = {}
-    from crossrank.training.tries import finish_tried, is_asked, try_all  # which call `train`
+    from crossrank.training.ensemble import first_seed, train_ensemble  # which call `train`
+    from crossrank.training.tries import finish_tried, is_asked, try_all
 
+    found = None
     if is_asked(run.config.training):
-        found = try_all(dataset, given, run.config.training, folder, schema=schema, seed=run.seed, **options)
+        found = try_all(dataset, given, run.config.training, folder, schema=schema, seed=first_seed(run), **options)
         if found and run.config.model.ensemble == 1:
             return finish_tried(found, run, folder, test=test)
         made = without_tries(run.config)
         if found:
-            dataset, about = found.best.dataset, found.about
+            dataset = found.best.dataset
             made = as_made(without_tries(given, **found.best.model, ensemble=run.config.model.ensemble), dataset)
         run = dataclasses.replace(run, config=made)
     if run.config.model.ensemble > 1:
-        from crossrank.training.ensemble import train_ensemble  # whose members are trained by `train`
-
-        return train_ensemble(dataset, run, folder, about, test=test, **options)
+        about, first = (found.about, found.best.run) if found else ({}, None)
+        return train_ensemble(dataset, run, folder, about, first=first, test=test, **options)
     return _train(dataset, run, folder, resume=resume, test=test, **options)
 
 
