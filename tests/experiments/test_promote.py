@@ -184,6 +184,25 @@ def test_promote_refuses_other_data_and_a_name_that_is_taken(planted, tmp_path) 
     assert not (tmp_path / "second.partial").exists()
 
 
+def test_a_run_is_promoted_from_the_table_that_it_was_trained_on_and_an_ensemble_is_not(tmp_path) -> None:
+    """Also where what was decided about its numbers is not what the schema of the run would decide."""
+    frame = table("noise", num_rows=4000)[0].with_columns(x=pl.Series(np.random.default_rng(1).normal(size=4000)))
+    training, columns = {"max_steps": 20, "memory": "none"}, [*COLUMNS[:3], Numeric(name="x"), Numeric(name="age")]
+    how = {"schema": Schema(columns, Label(name="label")), "progress": False}
+    config = {"model": {**CONFIG["model"], "ensemble": 1}, "training": {**CONFIG["training"], **training}}
+    run = cr.train(frame, into=tmp_path / "run", config=config, **how)
+    assert (
+        run.encoder.values["x (value)"].size - 2 == 6
+    )  # bins of 500 rows, where a schema that asks for values has 256
+    assert cr.promote(run, frame, into=tmp_path / "more", seeds=1, most=1, progress=False).missed
+    with pytest.raises(ConfigError, match="must be what the run"):
+        cr.promote(run, frame.with_columns(pl.col("x") + 1), into=tmp_path / "more", progress=False)
+    config["model"]["ensemble"] = 2
+    several = cr.train(frame, into=tmp_path / "several", config=config, **how)
+    with pytest.raises(ConfigError, match="one model; got an ensemble of 2"):
+        cr.promote(several, frame, into=tmp_path / "more", progress=False)
+
+
 def test_the_command_prints_expected_beside_realised_gains(planted, tmp_path) -> None:
     run, dataset, _ = planted
     words = ["promote", str(run.path), str(dataset.path), "--into", str(tmp_path / "second"), "--seeds", "1"]

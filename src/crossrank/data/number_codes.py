@@ -26,7 +26,7 @@ bins have 500 in the mean, and a column has 8 to 16 pieces, the fewer the more c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -213,6 +213,15 @@ def learn(
         means = counts @ pieces_of(values, edges) / max(int(counts.sum()), 1)
         found |= {"edges": edges.tolist(), "piece_means": means.tolist()}
     return column, dataclasses.replace(known, **found)
+
+
+def coded_like(
+    known: Mapping[str, NumericStatistics], found: Mapping[str, NumericStatistics]
+) -> dict[str, NumericStatistics]:
+    """What was found of numbers, with the bins and edges that are known."""
+    codes = ("lows", "highs", "counts", "edges", "piece_means")
+    taken = {name: {code: getattr(known[name], code) for code in codes} for name in found if name in known}
+    return {name: dataclasses.replace(one, **taken.get(name, {})) for name, one in found.items()}
 
 
 def bins_of(

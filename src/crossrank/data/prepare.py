@@ -26,6 +26,7 @@ from crossrank.data.dataset import EncodedDataset
 from crossrank.data.encoder import Encoder, check_columns
 from crossrank.data.encoder_builder import EncoderBuilder, Lookups
 from crossrank.data.labels import GroupNumbers, labels_of_chunk, unusable_rows, weights_of_series
+from crossrank.data.number_codes import coded_like
 from crossrank.data.progress import Phases
 from crossrank.data.rows import Floats, Ids, LabeledRows, concatenate
 from crossrank.data.split_rows import Split
@@ -54,6 +55,7 @@ def prepare(
     overwrite: bool = False,
     progress: bool = True,
     engine: EngineName = "local",
+    like: Encoder | None = None,
     **table_options: Any,
 ) -> EncodedDataset:
     """Encode a table of any size into a dataset folder.
@@ -69,6 +71,7 @@ def prepare(
         progress: show a progress bar where stderr is a terminal.
         engine: ``"ray"`` to read and encode the files of a table on a cluster (:mod:`crossrank.data.by_file`); the
             dataset is the same, byte for byte.
+        like: an encoder of the same schema, whose values and pieces of numbers are taken.
         **table_options: more for :func:`open_table`, such as ``separator`` and ``header``.
 
     Raises:
@@ -77,7 +80,8 @@ def prepare(
     """
     if schema.crosses:
         with DatasetWriter(into, schema, overwrite=overwrite) as writer:
-            options = {"split": split, "on_error": on_error, "progress": progress, "engine": engine, **table_options}
+            options: dict[str, Any] = {"split": split, "on_error": on_error, "progress": progress, "engine": engine}
+            options |= {"like": like, **table_options}
             base = prepare(source, schema.with_crosses([]), writer.folder / "base", **options)
             encoder = write_crossed(base, schema.crosses, writer)
             shutil.rmtree(base.path)
@@ -105,6 +109,8 @@ def prepare(
             phases.add(len(chunk.splits), share_done)
         reading.seen.check(table, schema)
         encoder, lookups = reading.builder.finish()
+        if like:
+            encoder = Encoder(encoder.schema, encoder.vocabularies, coded_like(like.statistics, encoder.statistics))
         phases.start("Writing")
         encoded = ((by_split(chunk, encoder, lookups), share_done) for chunk, share_done in spool.read())
         for rows_by_split, share_done in prefetch(encoded, depth=1):

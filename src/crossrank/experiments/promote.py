@@ -117,11 +117,16 @@ def promote(
         raise ConfigError(
             f"A run is promoted whose label has two classes or is a number; got the kind {run.schema.label.kind}."
         )
+    if len(run.model.members) > 1:
+        raise ConfigError(
+            f"A run is promoted that is one model; got an ensemble of {len(run.model.members)}.",
+            hint="Train with --ensemble 1 first; where it reads a table, `train` tries memories of pairs by itself.",
+        )
     config, devices = Config.parse(run.config), range(torch.cuda.device_count())
     with writing(into, RunError), locked(into, RunError), torch.random.fork_rng(devices=devices):
         folder = claim(into, resume=False, overwrite=overwrite)
         try:
-            dataset = dataset_of(data, run.schema, config, folder / "data", progress=progress)
+            dataset = dataset_of(data, run.schema, config, folder / "data", progress=progress, like=run.encoder)
             if dataset.encoder.fingerprint != run.encoder.fingerprint:
                 raise ConfigError(f"{dataset.path} must be what the run {run.path} was trained on; it is not.")
             missed = find_missed(config, dataset, seed=run.info["seed"])

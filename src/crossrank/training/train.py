@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from crossrank.data import EncodedDataset, open_data
+from crossrank.data import EncodedDataset, Encoder, open_data
 from crossrank.evaluation.findings import initial_spectra
 from crossrank.folders import recover
 from crossrank.models.own import check_model
@@ -116,7 +116,13 @@ def train_or_resume(data: Any, *, into: Path, **options: Any) -> Run:
 
 
 def dataset_of(
-    data: Any, schema: Schema | None, config: Config, into: Path, *, progress: bool | None
+    data: Any,
+    schema: Schema | None,
+    config: Config,
+    into: Path,
+    *,
+    progress: bool | None,
+    like: Encoder | None = None,
 ) -> EncodedDataset:
     """The encoded dataset that was meant: as given, opened, or made from a raw table for this training only."""
     opened = open_data(data)
@@ -126,7 +132,7 @@ def dataset_of(
     from crossrank.data.prepare import prepare
 
     schema = schema or draft_table(opened, split=config.split.names_column).warned().schema
-    return prepare(opened, schema, into, split=config.split, overwrite=True, progress=progress is not False)
+    return prepare(opened, schema, into, split=config.split, overwrite=True, progress=progress is not False, like=like)
 
 
 def _make(
