@@ -261,6 +261,12 @@ def test_auto_looks_at_rows_distinct_numbers_columns_and_what_is_missing():
     wide = pl.DataFrame({f"x{k}": many for k in range(33)})
     encoder = Encoder.fit(wide, Schema([Numeric(name=name) for name in wide.columns], Label(name="y")))
     assert {column.encoding for column in encoder.schema.numeric} == {"scalar"}
+    twice = pl.concat([wide, wide])
+    for columns, kind, encoding in ((33, "binary", "scalar+pieces"), (33, "real", "scalar"), (129, "binary", "scalar")):
+        wide_schema = Schema(
+            [Numeric(name=f"x{k}", source=f"x{k % 33}") for k in range(columns)], Label(name="y", kind=kind)
+        )
+        assert {column.encoding for column in Encoder.fit(twice, wide_schema).schema.numeric} == {encoding}
     labels = {"scalar": Label(name="y", kind="grade"), "scalar+values+pieces": Label(name="y", kind="real")}
     for encoding, label in labels.items():
         schema = Schema([Numeric(name="x0")], label, group="g" if label.kind == "grade" else None)

@@ -18,9 +18,10 @@ the pieces stands for it.
 
 Left to itself (``auto``), a column is encoded by all three where the label is binary or a number, it has more than two
 distinct numbers, at least 1,000 training rows have one, and the table has at most 32 numeric columns: each costs some
-33 elements of x0. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000 training rows
-to learn it from. Where the label is binary, each number is a bin only where there are 100 training rows for each, other
-bins have 500 in the mean, and a column has 8 to 16 pieces, the fewer the more columns there are.
+33 elements of x0. With up to 128 columns it is a scalar with pieces where the label is binary and at least 2,000
+training rows have a number. Otherwise it is a scalar, with a slot that says where it is missing if there are 1,000
+training rows to learn it from. Where the label is binary, each number is a bin only where there are 100 training rows
+for each, other bins have 500 in the mean, and a column has 8 to 16 pieces, the fewer the more columns there are.
 """
 
 from __future__ import annotations
@@ -45,12 +46,20 @@ ENOUGH_WEIGHT = 0.75
 MOST_PIECES, FEWEST_PIECES, ALL_PIECES = 16, 8, 80  # of a column; of all columns, where auto has them
 BLOCK_ROWS = 1024  # encoded at a time, so that what lies between stays in the processor's cache
 FEWEST_ROWS, FEWEST_DISTINCT, MOST_COLUMNS = 1_000, 2, 32  # where auto has more than a scalar
+ROWS_OF_PIECED, MOST_PIECED = 2_000, 128  # where it has pieces though there are more columns
 ROWS_OF_VALUE, ROWS_OF_BIN = 100, 500  # training rows in the mean, where auto has values for a binary label
 
 
-def scalars_only(schema: Schema) -> bool:
-    """Whether ``auto`` means scalars in all of a schema's columns."""
-    return schema.label.kind not in ("binary", "real") or len(schema.numeric) > MOST_COLUMNS
+def decide(schema: Schema, known: NumericStatistics, num_distinct: int) -> str:
+    """What ``auto`` stands for in a column of which so much is known."""
+    kind, columns = schema.label.kind, len(schema.numeric)
+    if known.count >= FEWEST_ROWS and num_distinct > FEWEST_DISTINCT:
+        if kind in ("binary", "real") and columns <= MOST_COLUMNS:
+            return "scalar+values+pieces"
+        if kind == "binary" and columns <= MOST_PIECED and known.count >= ROWS_OF_PIECED:
+            return "scalar+pieces"
+    told = known.missing > 0 and known.count + known.missing >= FEWEST_ROWS
+    return "scalar+missing" if told else "scalar"
 
 
 class NumberVocabulary:
@@ -195,10 +204,7 @@ def learn(
         values, counts = np.zeros(1), np.zeros(1, np.int64)
     fewest, most = (1, OFTEN), MOST_PIECES
     if column.encoding == "auto":
-        rich = not scalars_only(schema) and len(values) > FEWEST_DISTINCT and known.count >= FEWEST_ROWS
-        told = known.missing > 0 and known.count + known.missing >= FEWEST_ROWS
-        encoding = "scalar+values+pieces" if rich else "scalar+missing" if told else "scalar"
-        column = dataclasses.replace(column, encoding=encoding)
+        column = dataclasses.replace(column, encoding=decide(schema, known, len(values)))
         if schema.label.kind == "binary":
             fewest = ROWS_OF_VALUE, ROWS_OF_BIN
             most = min(MOST_PIECES, max(FEWEST_PIECES, ALL_PIECES // len(schema.numeric)))
