@@ -49,9 +49,8 @@ def test_what_a_request_is_worth_is_the_same_compiled_and_plain(monkeypatch) -> 
     plain = Polynomial(network, head, sides)
     assert compiled._kernels is not None and plain._kernels is None
     c = torch.randn(1, len(sides.context))
-    one, other = compiled.request(c), plain.request(c)
-    for name in ("constant", "phi", "middle"):
-        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-5, atol=1e-5)
+    for one, other in zip(compiled.request(c), plain.request(c), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,16 @@ def kernels() -> Kernels | None:
         return numba.njit(signature, **options)(function)
 
     return Kernels(
-        compiled(_request, VECTOR, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR),
+        compiled(_request, VECTOR, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR, MATRIX),
         compiled(_gather, MATRIX, PLACES, VECTOR, VECTOR, MATRIX, VECTOR, MATRIX),
     )
 
 
 def _request(
-    c: Floats, of_c: Floats, least_p: Floats, least_g: Floats, a: Floats, b: Floats, constant: Floats, phi: Floats
-) -> None:
-    """``Polynomial.request`` of full layers, less M(c): fills the last two."""
+    c: Floats, of_c: Floats, least_p: Floats, least_g: Floats, a: Floats, b: Floats,
+    constant: Floats, phi: Floats, scaled: Floats,
+) -> None:  # fmt: skip
+    """``Polynomial.request`` of full layers, less M(c), which is ``scaled`` times A: fills the last three."""
     num_context, num_item, width = len(c), len(phi) // 3, len(least_p)
     found = np.empty(2 * width + 1, np.float32)
     for i in range(len(found)):
@@ -63,6 +64,7 @@ def _request(
         total = np.float32(0)
         for j in range(num_context):
             total += a[i, j] * cg[j] + b[i, j] * cp[j]
+            scaled[i, j] = b[i, j] * c[j]
         phi[i], phi[num_item + i], phi[2 * num_item + i] = of_p * of_g + total, of_g, of_p
     phi[3 * num_item] = 1
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from crossrank.nn import CrossNetwork
 from crossrank.serving.fused import Kernels, kernels
 from crossrank.serving.products import Array, Dense, bilinear, dots, dots_of_each, matvecs
-from crossrank.serving.threads import Begun, threads_for
+from crossrank.serving.threads import threads_for
 
 
 class Sides(NamedTuple):
@@ -107,20 +107,13 @@ class Parts(NamedTuple):
     pulled: Array  # (B, R'), and g
     of_s: Array  # (B, S)
     of_t: Array  # (B, T)
-    begun: Begun[Tensor] | None  # (B, T, S), M(c), where it is not zero
+    middle: Tensor | None  # (B, T, S), M(c), where it is not zero
 
 
-class Expanded(NamedTuple):
-    """What is known of B requests, as the rows of items are to be met."""
-
+class _Request(NamedTuple):
     constant: Tensor  # (B,)
-    phi: Tensor  # (B, I + F)
-    begun: Begun[Tensor] | None
-
-    @property
-    def middle(self) -> Tensor | None:
-        """M(c), where it is not zero: (B, T, S)."""
-        return None if self.begun is None else self.begun.result()
+    phi: Tensor  # (B, I + F), of the items' rows
+    middle: Tensor | None
 
 
 class Polynomial:
@@ -177,7 +170,7 @@ class Polynomial:
 
     def parts(self, c: Array) -> Parts:
         """(B, C) -> what does not depend on the item"""
-        (stop_p, stop_g), width, begun = self.ends, c.shape[1], self._begin_middle(torch.from_numpy(c))
+        (stop_p, stop_g), width = self.ends, c.shape[1]
         found = matvecs(self.of_c, c)  # (B, R or D, R' or D, and 1)
         projected, pulled = found[:, :stop_p], found[:, stop_p:stop_g]
         p = self.least_p + (matvecs(self.up, projected) if self.narrow_p else projected)  # (B, D)
@@ -185,18 +178,13 @@ class Polynomial:
         cp, cg = c * p[:, :width], c * g[:, :width]
         constant = found[:, -1] + np.vecdot(cg, p[:, :width])
         of_s, of_t = matvecs(self.a_context.numpy(), cg), matvecs(self.b_context.numpy(), cp)
-        return Parts(constant, p[:, width:], g[:, width:], projected, pulled, of_s, of_t, begun)
+        middle = None
+        if self.has_middle:
+            with threads_for(of_s.size * self.b_context.numel()):
+                middle = self.to_middle(self.b_context * torch.from_numpy(c)[:, None])  # (B, T, S)
+        return Parts(constant, p[:, width:], g[:, width:], projected, pulled, of_s, of_t, middle)
 
-    def _begin_middle(self, c: Tensor) -> Begun[Tensor] | None:
-        work = len(c) * len(self.a_context) * self.b_context.numel()
-
-        def middle() -> Tensor:
-            with threads_for(work):
-                return self.to_middle(self.b_context * c[:, None])  # (B, T, S)
-
-        return Begun(middle, work if len(c) == 1 else 0) if self.has_middle else None
-
-    def request(self, c: Tensor) -> Expanded:
+    def request(self, c: Tensor) -> _Request:
         if self._kernels is not None and len(c) == 1:
             return self._fused_request(c, self._kernels)
         parts = self.parts(c.numpy())
@@ -208,16 +196,16 @@ class Polynomial:
                 of_v += of_it
         phi += [parts.pulled if self.narrow_g else parts.g, parts.projected if self.narrow_p else parts.p]
         whole = np.concatenate([of_v, *phi, np.ones_like(of_v, shape=(len(c), 1))], axis=1)
-        return Expanded(torch.from_numpy(parts.constant), torch.from_numpy(whole), parts.begun)
+        return _Request(torch.from_numpy(parts.constant), torch.from_numpy(whole), parts.middle)
 
-    def _fused_request(self, c: Tensor, kernels: Kernels) -> Expanded:
-        begun = self._begin_middle(c)
+    def _fused_request(self, c: Tensor, kernels: Kernels) -> _Request:
         constant, phi = np.empty(1, np.float32), np.empty((1, 3 * len(self.sides.item) + 1), np.float32)
-        weights = self.of_c, self.least_p, self.least_g, self.a_context.numpy(), self.b_context.numpy()
-        kernels.request(c.numpy()[0], *weights, constant, phi[0])
-        return Expanded(torch.from_numpy(constant), torch.from_numpy(phi), begun)
+        scaled, blocks = torch.empty_like(self.b_context), (self.a_context.numpy(), self.b_context.numpy())
+        weights = self.of_c, self.least_p, self.least_g, *blocks
+        kernels.request(c.numpy()[0], *weights, constant, phi[0], scaled.numpy())
+        return _Request(torch.from_numpy(constant), torch.from_numpy(phi), self.to_middle(scaled[None]))
 
-    def logits(self, request: Expanded, v: Tensor, known: Tensor) -> Tensor:
+    def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         of_v, of_known = torch.tensor_split(request.phi, [v.shape[-1]], dim=1)
         flat = dots_of_each(v, of_v) + dots_of_each(known, of_known) + request.constant[:, None]
         return flat + self.cubic(request.middle, v[0], known[0])
@@ -236,7 +224,7 @@ class Polynomial:
 
     @property
     def work(self) -> int:
-        """The multiply-adds of an item's M(c)."""
+        """The multiply-adds of an item with M(c)."""
         return self.a.shape[1] * self.b.shape[1] if self.has_middle else 0
 
     @property
@@ -281,8 +269,8 @@ class Unexpanded(Polynomial):
         item = self.sides.item
         q, h = known[..., -2 * len(item) :].chunk(2, dim=-1)  # (B, N, I) each
         s, t = self.s_and_t(v, known)
-        *numbers, begun = request
+        *numbers, middle = request
         constant, p, g, _, _, of_s, of_t = map(torch.from_numpy, numbers)
         products = torch.addcmul(self.head[item] * self.second.bias[item], q + p[:, None], h + g[:, None])
         crossed = dots(v, products) + dots_of_each(s, of_s) + dots_of_each(t, of_t)
-        return crossed + self.cubic(begun.result() if begun else None, v, known) + constant[:, None]
+        return crossed + self.cubic(middle, v, known) + constant[:, None]

@@ -38,6 +38,7 @@ from crossrank.serving.products import dots_of_each
 from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 from crossrank.serving.stacked import AffineStacked, Stacked
+from crossrank.serving.threads import READ
 
 
 class Term(Protocol):
@@ -145,23 +146,17 @@ class Split:
         assert self.kernels is not None
         polynomial, *deep = self.terms
         assert isinstance(polynomial, Polynomial)
-        expanded, num_own = request.states[0], self.widths[0]
-        constant = request.constant if request.phi is not None else request.constant + expanded.constant
+        (_, phi, middle), num_own = request.states[0], self.widths[0]
+        constant = request.constant if request.phi is not None else request.constant + request.states[0].constant
         shared = request.states[1][0] if deep else rows.new_empty(0)
         kept = rows.new_empty(len(places), num_own if polynomial.is_full else num_own + self.widths[1])
         flat, hidden = rows.new_empty(len(places)), rows.new_empty(len(places), len(shared))
-        arrays = (expanded.phi[0].numpy(), shared.numpy(), kept.numpy(), flat.numpy(), hidden.numpy())
+        arrays = (phi[0].numpy(), shared.numpy(), kept.numpy(), flat.numpy(), hidden.numpy())
         self.kernels.gather(rows.numpy(), places, *arrays)
-        logits = constant + flat + polynomial.cubic(expanded.middle, *kept.tensor_split([num_own], dim=1))
+        logits = constant + flat + polynomial.cubic(middle, *kept.tensor_split([num_own], dim=1))
         for term in deep:
             logits += term.deep.after_first(hidden)  # type: ignore[attr-defined]
         return logits
-
-    @cached_property
-    def work(self) -> int:
-        """The multiply-adds of an item with a request; 0 where a request's own products are the larger ones."""
-        terms = [term for term in self.terms if isinstance(term, (Polynomial, Deep, Separable, SeparableStacked))]
-        return sum(self.widths) + sum(term.work for term in terms) if len(terms) == len(self.terms) else 0
 
     def flat(self, request: _Shared, items: Tensor) -> Tensor:
         """Where all terms are inner products, the logits less each tᵀ M(c) s: (N, Σ widths) -> (B, N)."""
@@ -173,6 +168,12 @@ class Split:
         v, *parts, _ = torch.split(items, self.widths, dim=1)
         each = [term.s_and_t(v, part) for term, part in zip(self.inner_products, parts, strict=True)]
         return torch.stack([s.norm(dim=1) * t.norm(dim=1) for s, t in each], dim=1)
+
+    @cached_property
+    def work(self) -> int:
+        """The multiply-adds of an item with a request; 0 where those of the request alone are the larger ones."""
+        terms = [term for term in self.terms if isinstance(term, (Polynomial, Deep, Separable, SeparableStacked))]
+        return READ * sum(self.widths) + sum(term.work for term in terms) if len(terms) == len(self.terms) else 0
 
     @cached_property
     def inner_products(self) -> list[Polynomial]:
