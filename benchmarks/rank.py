@@ -8,8 +8,9 @@
 26 features of width 39 and 13 numbers (D = 1027), two full cross layers, deep 768-768, random weights; an item is three
 features (117 of the 1027). Ours is the whole of ``Ranker.rank``: a context as a dictionary and 500 ids in, the best 20
 out. onnxruntime is given 500 rows whose ids are encoded already, and only finds their logits. The two take turns of ten
-calls, so that a busy moment of the machine meets both, and each finds its own weights in the caches, as in a server;
-medians are compared, and the least times, which other work touches least.
+calls, so that a busy moment of the machine meets both, and each finds its own weights in the caches, as in a server.
+Between turns all sleep: threads of onnxruntime and of OpenMP spin for milliseconds after a call, on the cores that the
+next turn is to have. Medians are compared, and the least times, which other work touches least.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 TURN = 10
+REST_SECONDS = 0.2  # twice what any thread was seen to spin for
 REQUESTS = 23
 MANY = 64
 
@@ -110,6 +112,7 @@ def timed(calls: list[Callable[[], object]], repeats: int) -> list[tuple[float, 
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(-(-repeats // TURN)):
         for place, call in enumerate(calls):
+            time.sleep(REST_SECONDS)
             call()  # finds the caches full of the other's numbers
             for _ in range(TURN):
                 start = time.perf_counter()

@@ -11,8 +11,9 @@ from crossrank.nn import FeatureEmbedding
 from crossrank.serving import products
 from crossrank.serving.lookup import Lookup
 from crossrank.serving.pairing import KnownItems
-from crossrank.serving.products import SMALL, Dense, bilinear, dots_of_each, matvecs, threads_for
+from crossrank.serving.products import Dense, bilinear, dots_of_each, matvecs
 from crossrank.serving.ranker import FEW, _best
+from crossrank.serving.threads import SMALL, threads_for
 
 
 @pytest.fixture

@@ -31,6 +31,11 @@ class FirstOut:
         self.activation = torch.relu_ if self.by_relu else deep.activation
         self.others = [(Dense(one.weight.to(precision)), one.bias.to(precision)) for one in layers[1:]]
 
+    @property
+    def work(self) -> int:
+        """The multiply-adds of a row after the first map."""
+        return len(self.head) + sum(dense.weight.numel() for dense, _ in self.others)
+
     def rest(self, hidden: Tensor) -> Tensor:
         """From what the first map makes, which may be written over: (..., H) -> (...)"""
         if self.is_last:
@@ -52,6 +57,7 @@ class Deep:
         weight = self.deep.weight
         self.of_context = weight[:, sides.context].contiguous()
         self.of_item = weight[:, sides.item].contiguous()
+        self.work = self.deep.work
 
     def item(self, v: Tensor) -> Tensor:
         return v @ self.of_item.T  # (N, H)

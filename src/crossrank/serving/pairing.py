@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ from crossrank.serving.lookup import Lookup
 from crossrank.serving.polynomial import Sides
 from crossrank.serving.sides import Joiner
 from crossrank.serving.splitting import Split, can_split
+from crossrank.serving.threads import parts_for, side_by_side
 
 AGREEMENT = 1e-3  # of a logit, or of one where it is smaller; where a model's terms are not its logit, it is far more
 ROUGH_AGREEMENT = 0.05  # with a deep network in bfloat16
@@ -113,14 +114,6 @@ class _Member:
         return torch.from_numpy(np.concatenate(parts, axis=2)) if parts else None
 
 
-def in_threads(function: Callable[[int], Tensor], starts: Sequence[int]) -> list[Tensor]:
-    """Call a function that numpy spends its time in, with each number, in as many threads as torch would use."""
-    if min(len(starts), torch.get_num_threads()) < 2:
-        return list(map(function, starts))
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        return list(threads.map(function, starts))
-
-
 class Pairing:
     """What a model makes of contexts and items.
 
@@ -194,10 +187,15 @@ class Pairing:
         """``logits(context, known.take(places))`` of one context: (1, N)"""
         assert isinstance(known, KnownItems)
         (split,), (c,) = self.splits, self.contexts(context)
-        request, at_once = split.request(c), self._rows_at_once
-        starts = range(0, max(len(places), 1), at_once)
-        parts = [split.logits_at(request, known.rows, places[start : start + at_once]) for start in starts]
+        request, work = split.request(c), len(places) * split.work
+        pieces = [places[piece] for piece in self._pieces(len(places), work)]
+        parts = side_by_side([partial(split.logits_at, request, known.rows, piece) for piece in pieces], work)
         return self.bounded(torch.cat(parts, dim=1) if len(parts) > 1 else parts[0])
+
+    def _pieces(self, num_items: int, work: int) -> list[slice]:
+        """Items at a time, for which so many multiply-adds are to be divided."""
+        at_once = min(self._rows_at_once, max(-(-num_items // parts_for(work)), 1))
+        return [slice(start, start + at_once) for start in range(0, max(num_items, 1), at_once)]
 
     def bounded(self, raw: Tensor) -> Tensor:
         """What networks make in units of the label, within its bounds."""
@@ -214,10 +212,11 @@ class Pairing:
         requests = [split.request(c) for split, c in zip(self.splits, self.contexts(contexts), strict=True)]
         finders = [cells.of_contexts(contexts.categorical, len(known)) for cells in self._shared]
         widths = [sum(split.widths) for split in self.splits]
-        dtype, at_once = self.splits[0].bias.dtype, self._rows_at_once
+        dtype, alone = self.splits[0].bias.dtype, len(contexts) == 1 and all(split.work for split in self.splits)
+        work = len(known) * sum(split.work for split in self.splits) if alone else 0
 
-        def score(start: int) -> Tensor:
-            part = known.slice(start, start + at_once)
+        def score(piece: slice) -> Tensor:
+            part = known.slice(piece.start, piece.stop)
             rows = part.rows.to(dtype)
             items = torch.split(rows, widths, dim=1) if len(widths) > 1 else [rows]
             cells = [np.stack([find(own) for find in each]) for each, own in zip(finders, part.cells.T, strict=True)]
@@ -227,9 +226,7 @@ class Pairing:
             ]
             return torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]
 
-        starts = range(0, max(len(known), 1), at_once)
-        threaded = len(contexts) == 1 and all(split.by_numpy for split in self.splits)
-        parts = in_threads(score, starts) if threaded else [score(start) for start in starts]
+        parts = side_by_side([partial(score, piece) for piece in self._pieces(len(known), work)], work)
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
     def _row_by_row(self, contexts: EncodedRows, items: EncodedRows) -> Tensor:

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from crossrank.nn import CrossNetwork
 from crossrank.serving.fused import Kernels, kernels
-from crossrank.serving.products import NARROW, Array, Dense, bilinear, dots, dots_of_each, matvecs, threads_for
+from crossrank.serving.products import Array, Dense, bilinear, dots, dots_of_each, matvecs
+from crossrank.serving.threads import threads_for
 
 
 class Sides(NamedTuple):
@@ -222,9 +223,9 @@ class Polynomial:
         return s, v if self.to_t is None else known[..., start : start + len(self.to_t)]
 
     @property
-    def is_narrow(self) -> bool:
-        """Whether M(c) is small, or zero."""
-        return not self.has_middle or self.a.shape[1] * self.b.shape[1] <= NARROW
+    def work(self) -> int:
+        """The multiply-adds of an item with M(c)."""
+        return self.a.shape[1] * self.b.shape[1] if self.has_middle else 0
 
     @property
     def by_place(self) -> bool:

@@ -7,8 +7,6 @@ ones in the caller's thread too: threads that have other work, or spin, are wait
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -18,25 +16,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from crossrank.serving.threads import threads_for
+
 Array: TypeAlias = NDArray[Any]
 NARROW = 4096  # numbers of M(c) from which torch's product is the faster one
 PIECE = 256  # rows
 FEW = 2**21  # multiply-adds that torch finds faster than oneDNN
-SMALL = 2**24  # multiply-adds that take no longer in one thread than threads take to meet on a busy machine
-
-
-@contextmanager
-def threads_for(count: int) -> Iterator[None]:
-    """Torch's threads, or none but the caller's for so few multiply-adds. What other threads use stays."""
-    threads = torch.get_num_threads()
-    if threads == 1 or count > SMALL:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Dense:

@@ -7,13 +7,16 @@ items that may reach what k others have are scored; no other can be among the be
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from crossrank.data.rows import SCORING_ROWS, EncodedRows, Positions
-from crossrank.serving.pairing import KnownItems, Pairing, in_threads
+from crossrank.serving.pairing import KnownItems, Pairing
+from crossrank.serving.threads import READ, side_by_side
 
 FEWEST = 20_000  # items, below which scoring all takes no longer
 SOME = 512  # items that are scored first
@@ -55,7 +58,8 @@ class Pruning:
             found = [split.flat(request, one)[0] for split, request, one in each]
             return torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]
 
-        flat = torch.cat(in_threads(multiply, range(0, len(rows), SCORING_ROWS)))
+        calls = [partial(multiply, start) for start in range(0, len(rows), SCORING_ROWS)]
+        flat = torch.cat(side_by_side(calls, READ * rows.numel()))
         middles = [state.middle for request in requests for state in request.states]
         norms = [0.0 if one is None else torch.linalg.matrix_norm(one[0], 2).item() for one in middles]
         most = flat + self._reach @ (self._reach.new_tensor(norms) / len(splits))

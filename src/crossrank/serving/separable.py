@@ -47,6 +47,7 @@ class Separable:
             blocks = (rows @ layer.down[:, sides.context]).contiguous(), of_item.contiguous()
             self.layers.append(_Layer(*blocks, layer.bias[order], layer.residual))
         self.head = None if head is None else (head[sides.context], head[sides.item])
+        self.work = len(self.layers) * len(sides.item) ** 2
 
     def item(self, v: Tensor) -> Tensor:
         known = [v @ self.layers[0].of_item.T]  # (N, I), q
@@ -92,6 +93,7 @@ class SeparableStacked:
         each = self.deep.weight.chunk(len(networks), dim=1)  # (H, D) each
         self.of_context, of_item = (torch.cat([one[:, part] for one in each], dim=1) for part in sides)
         self.of_item = Dense(of_item)
+        self.work = sum(one.work for one in self.networks) + of_item.numel() + self.deep.work
 
     def item(self, v: Tensor) -> Tensor:
         return torch.cat([one.item(v) for one in self.networks], dim=1)

@@ -38,6 +38,7 @@ from crossrank.serving.products import dots_of_each
 from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 from crossrank.serving.stacked import AffineStacked, Stacked
+from crossrank.serving.threads import READ
 
 
 class Term(Protocol):
@@ -169,10 +170,10 @@ class Split:
         return torch.stack([s.norm(dim=1) * t.norm(dim=1) for s, t in each], dim=1)
 
     @cached_property
-    def by_numpy(self) -> bool:
-        """Whether one request's products are found by numpy, in no threads but the caller's."""
-        products = self.inner_products
-        return bool(products) and all(term.is_narrow for term in products)
+    def work(self) -> int:
+        """The multiply-adds of an item with a request; 0 where those of the request alone are the larger ones."""
+        terms = [term for term in self.terms if isinstance(term, (Polynomial, Deep, Separable, SeparableStacked))]
+        return READ * sum(self.widths) + sum(term.work for term in terms) if len(terms) == len(self.terms) else 0
 
     @cached_property
     def inner_products(self) -> list[Polynomial]:
