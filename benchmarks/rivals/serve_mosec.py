@@ -1,4 +1,4 @@
-"""A bundle behind mosec: ``python serve_mosec.py --port PORT``, with BUNDLE and ITEMS in the environment."""
+"""A bundle behind mosec: ``python serve_mosec.py --port PORT``, with BUNDLE, ITEMS and WORKERS in the environment."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class RankRows(Kept):
 
 
 if __name__ == "__main__":
-    server = Server()
+    server, num = Server(), int(os.environ["WORKERS"])
     workers = {
-        "/score": Runtime(Score, max_batch_size=256, max_wait_time=1),
-        "/rank": Runtime(Rank),
-        "/rank-rows": Runtime(RankRows),
+        "/score": Runtime(Score, num=num, max_batch_size=256, max_wait_time=1),
+        "/rank": Runtime(Rank, num=num),
+        "/rank-rows": Runtime(RankRows, num=num),
     }
     server.register_runtime({route: [runtime] for route, runtime in workers.items()})
     server.run()
