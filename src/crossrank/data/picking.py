@@ -26,7 +26,7 @@ def _one_by_one(names: Sequence[str], row: Row) -> Cells:
     return [row[name] for name in names]
 
 
-def all_of(cells: Cells, kinds: Set[object]) -> bool:
+def all_of(cells: Iterable[object], kinds: Set[object]) -> bool:
     """Whether the type of each cell is one of these, not of a class below them.
 
     >>> all_of(["a", None], frozenset({str, type(None)})), all_of([True], frozenset({int}))

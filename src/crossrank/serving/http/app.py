@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from crossrank import __version__
 from crossrank.errors import CrossRankError, listing
-from crossrank.serving.http.batching import Batcher, BusyError
+from crossrank.serving.http.batching import Answer, Batcher, BusyError, Job
 from crossrank.serving.http.bodies import BodyReader, RefusedError, json_of, ranking_of, rows_of
 from crossrank.serving.http.gate import Gate, answer
 from crossrank.serving.http.logs import log
@@ -48,6 +48,9 @@ class App:
     ) -> None:
         self.settings, self.models, self.tell_others = settings, models, tell_others
         self.metrics = Metrics()
+        self.heads: dict[
+            bytes, int
+        ] = {}  # of requests for a score that were let through, and the sizes of their bodies
         self._count_versions()
         self.bodies = BodyReader(settings.max_body, settings.timeout_seconds)
         self.batcher = Batcher(
@@ -95,6 +98,18 @@ class App:
         rows = rows_of(content, model, self.settings.max_rows)
         scores = await self.batcher.score(model, rows)
         return {"scores": scores.tolist(), "model": model.version}
+
+    def submit(self, body: bytes, answer: Answer) -> Served | None:
+        """Let rows be scored by the model that is returned; None for what has to be refused, or scored in pieces."""
+        model = self.model
+        try:
+            rows = rows_of(json_of(body), model, min(self.settings.max_rows, self.settings.max_batch))
+            self.batcher.check_room(len(rows))
+        except (RefusedError, BusyError):
+            return None
+        until = asyncio.get_running_loop().time() + self.settings.timeout_seconds
+        self.batcher.submit(Job(model, rows, answer, until))
+        return model
 
     async def rank(self, request: Request) -> Response:
         content = json_of(await self.bodies.read(request.scope, request.receive))
@@ -178,6 +193,7 @@ class App:
 
     async def measured(self, request: Request) -> Response:
         self.metrics.waiting.set(self.batcher.waiting)
+        self.gate.journal.write()
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4")
 
     async def page(self, request: Request) -> Response:
