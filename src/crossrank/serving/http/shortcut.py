@@ -67,7 +67,7 @@ class ShortProtocol(PatientProtocol):
 
     def _learn(self, head: bytes, body: bytes) -> None:
         """Remember a head if all that it says is that a body of this size is to be scored."""
-        cycle, scope, heads = self.cycle, self.scope, self.app.heads
+        cycle, scope, heads = self.cycle, self.cycle.scope, self.app.heads
         plain = UNUSUAL.isdisjoint(name for name, _ in scope["headers"]) and not scope["query_string"]
         whole = cycle.body == body and not cycle.more_body and cycle.keep_alive and len(head) <= LARGEST_HEAD
         if plain and whole and (scope["method"], scope["path"]) == ("POST", "/score"):
