@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import orjson
 from kept_items import KeptItems
 from mosec import Runtime, Server, Worker
 
@@ -13,6 +14,12 @@ class Kept(Worker):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.kept = KeptItems(os.environ["BUNDLE"], os.environ["ITEMS"])
+
+    def deserialize(self, data: bytes) -> Any:  # faster than the default, which is Python's own
+        return orjson.loads(data)
+
+    def serialize(self, data: Any) -> bytes:
+        return orjson.dumps(data)
 
 
 class Score(Kept):

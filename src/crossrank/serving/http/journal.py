@@ -10,8 +10,8 @@ from typing import Any
 from crossrank.serving.http.logs import log_all
 from crossrank.serving.http.metrics import Metrics
 
-PATHS = frozenset({"/score", "/rank", "/model", "/metrics", "/openapi.json", "/admin/reload", "/"})
-PROBES = frozenset({"/v2/health/live", "/v2/health/ready"})
+PROBES = ("/v2/health/live", "/v2/health/ready")
+PATHS = frozenset({"/score", "/rank", "/model", "/metrics", "/openapi.json", "/admin/reload", "/", *PROBES})
 
 
 class Journal:
@@ -32,9 +32,11 @@ class Journal:
 
     def write(self) -> None:
         """Write what was noted."""
+        if not self._lines:
+            return
+        lines, self._lines = self._lines, []
         for (path, status), seconds in self._seconds.items():
-            place = path if path in PATHS | PROBES else "/v2/…/infer" if path.endswith("/infer") else "other"
+            place = path if path in PATHS else "/v2/…/infer" if path.endswith("/infer") else "other"
             self.metrics.answered(place, status, seconds)
-        log_all(self._lines)
         self._seconds.clear()
-        self._lines.clear()
+        log_all(lines)

@@ -48,16 +48,15 @@ class ShortProtocol(PatientProtocol):
         if self._model is not None:
             self._held += data
             self.flow.pause_reading()
-            return
-        end = data.find(END) + len(END)
-        head, body = data[:end], data[end:]
-        free = self._is_free()
-        if free and self.app.heads.get(head) == len(body) and self._take(body):
-            return
-        before = self.cycle
-        super().data_received(data)
-        if free and self.cycle is not before:
-            self._learn(head, body)
+        elif not self._is_free():
+            super().data_received(data)
+        else:
+            end = data.find(END) + len(END)
+            head, body, before = data[:end], data[end:], self.cycle
+            if self.app.heads.get(head) != len(body) or not self._take(body):
+                super().data_received(data)
+                if self.cycle is not before:
+                    self._learn(head, body)
 
     def _is_free(self) -> bool:
         """Whether what comes next begins a request, and may be answered at once."""
