@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -61,7 +62,7 @@ class App:
             watch=self._watch,
         )
         self._loading, self._shadowing = asyncio.Lock(), False
-        self._thread, self._asides = ThreadPoolExecutor(1), 0
+        self._threads, self._asides = ThreadPoolExecutor(max((os.cpu_count() or 1) // settings.workers, 1)), 0
         self._tasks: set[asyncio.Task[None]] = set()
         named = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
         routes = [
@@ -129,13 +130,13 @@ class App:
         return _json({"items": ranked, "model": model.version})
 
     async def _aside(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Do something in a thread of its own, one after the other; not too much may wait."""
+        """Do something in another thread, of which there are as many as this process has cores; not too much may wait."""
         if self._asides >= MOST_ASIDE:
             raise BusyError
         self._asides += 1
         try:
             async with asyncio.timeout(self.settings.timeout_seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
         finally:
             self._asides -= 1
 
