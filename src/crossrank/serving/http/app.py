@@ -130,7 +130,7 @@ class App:
         return _json({"items": ranked, "model": model.version})
 
     async def _aside(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Do something in another thread, of which there are as many as this process has cores; not too much may wait."""
+        """Do something in another thread; there are as many as cores for this process, and not too much may wait."""
         if self._asides >= MOST_ASIDE:
             raise BusyError
         self._asides += 1
