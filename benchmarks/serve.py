@@ -2,6 +2,7 @@
 
     python benchmarks/serve.py                          single rows and rankings, 1, 16 and 128 clients; half an hour
     python benchmarks/serve.py --workloads rank --clients 16 --only "crossrank serve" mosec
+    python benchmarks/serve.py --workers 2              two processes that compute, of each server but Triton
 
 The model is the one of ``rank.py`` (the paper's Criteo shape, parallel, random weights), written as a run and as a
 bundle below ``--into``, where mosec and Triton get environments of their own on first use; Triton needs a Python 3.11
@@ -12,7 +13,8 @@ rank        the best 20 of 500 items of a catalogue of 100,000, named by their i
             server; the rivals put whole rows together and score all of them.
 rank-rows   the same for the rivals with 500 whole rows in each request, as their protocols have it.
 
-One server process and thread each, connections kept alive; the clients are one more process on the same machine. With
+One server process each, whose products have one thread, or several with ``--workers``, connections kept alive; the
+clients are one more process on the same machine, which takes some 17 µs of processor time for a request. With
 ``--pinned`` the server has the first core alone and the clients the second one. The processor time of a request is that
 of the server's processes (Linux), and moves less than the others on a machine that has more to do.
 """
