@@ -2,6 +2,7 @@
 
     python benchmarks/serve.py                          single rows and rankings, 1, 16 and 128 clients; half an hour
     python benchmarks/serve.py --workloads rank --clients 16 --only "crossrank serve" mosec
+    python benchmarks/serve.py --workers 2              two processes that compute, of each server but Triton
 
 The model is the one of ``rank.py`` (the paper's Criteo shape, parallel, random weights), written as a run and as a
 bundle below ``--into``, where mosec and Triton get environments of their own on first use; Triton needs a Python 3.11
@@ -12,7 +13,8 @@ rank        the best 20 of 500 items of a catalogue of 100,000, named by their i
             server; the rivals put whole rows together and score all of them.
 rank-rows   the same for the rivals with 500 whole rows in each request, as their protocols have it.
 
-One server process and thread each, connections kept alive; the clients are one more process on the same machine. With
+One server process each, whose products have one thread, or several with ``--workers``, connections kept alive; the
+clients are one more process on the same machine, which takes some 17 µs of processor time for a request. With
 ``--pinned`` the server has the first core alone and the clients the second one. The processor time of a request is that
 of the server's processes (Linux), and moves less than the others on a machine that has more to do.
 """
@@ -20,11 +22,13 @@ of the server's processes (Linux), and moves less than the others on a machine t
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import itertools
 import json
 import os
+import re
+import select
+import socket
 import subprocess
 import sys
 import time
@@ -40,6 +44,8 @@ RIVALS = HERE / "rivals"
 PORTS = itertools.count(8731)
 ITEMS, CANDIDATES, DISTINCT = 100_000, 500, 100
 HEAD = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+SIZE = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+SERVERS = ("FastAPI + eager PyTorch", "mosec", "Triton", "crossrank serve", "crossrank serve, its bundle")
 WORKLOADS = ("score", "rank", "rank-rows")
 
 
@@ -74,21 +80,23 @@ def make_model(folder: Path) -> None:
     pl.DataFrame(rank.rows(1000, [*rank.CATEGORIES, *rank.NUMBERS], 2)).write_parquet(folder / "rows.parquet")
 
 
-def servers(args: argparse.Namespace, port: int) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """The command of each server, and what its environment has."""
-    run, bundle, items = args.run, args.bundle, str(args.into / "items.json")
-    ours = [sys.executable, "-m", "crossrank", "serve", "--port", str(port)]
+def server_command(server: str, args: argparse.Namespace, port: int) -> tuple[list[str], dict[str, str]]:
+    """The command of a server, and what its environment has."""
+    run, bundle, items, workers = str(args.run), str(args.bundle), str(args.into / "items.json"), str(args.workers)
+    at = {"RUN": run, "BUNDLE": bundle, "ITEMS": items, "WORKERS": workers}
+    if server == "mosec":
+        python = environment(args.into / "mosec", sys.executable, RIVALS / "mosec.txt")
+        return [python, str(RIVALS / "serve_mosec.py"), "--port", str(port)], at
+    if server == "Triton":
+        python = environment(args.into / "triton", args.triton_python, RIVALS / "triton.txt")
+        return [python, str(RIVALS / "serve_triton.py"), bundle, items, str(port)], {}
+    if server == "FastAPI + eager PyTorch":
+        return [sys.executable, str(RIVALS / "serve_fastapi.py"), str(port)], at
+    ours = [sys.executable, "-m", "crossrank", "serve", "--port", str(port), "--workers", workers]
+    if server == "crossrank serve, its bundle":
+        return [*ours, bundle], {}
     catalogue = [] if args.rows else ["--catalogue", str(args.into / "items.parquet"), "--id", "id"]
-    mosec = environment(args.into / "mosec", sys.executable, RIVALS / "mosec.txt")
-    triton = environment(args.into / "triton", args.triton_python, RIVALS / "triton.txt")
-    at = {"BUNDLE": str(bundle), "ITEMS": items}
-    return {
-        "FastAPI + eager PyTorch": ([sys.executable, str(RIVALS / "serve_fastapi.py"), str(run), items, str(port)], {}),
-        "mosec": ([mosec, str(RIVALS / "serve_mosec.py"), "--port", str(port)], at),
-        "Triton": ([triton, str(RIVALS / "serve_triton.py"), str(bundle), items, str(port)], {}),
-        "crossrank serve": ([*ours, str(run), *catalogue], {}),
-        "crossrank serve, its bundle": ([*ours, str(bundle)], {}),
-    }
+    return [*ours, run, *catalogue], {}
 
 
 def requests_of(server: str, workload: str, args: argparse.Namespace) -> list[bytes]:
@@ -152,41 +160,65 @@ def serving(command: list[str], more: dict[str, str], args: argparse.Namespace) 
             process.wait(timeout=60)
 
 
-async def until_ready(server: subprocess.Popen[bytes], port: int, request: bytes) -> None:
+def until_ready(server: subprocess.Popen[bytes], port: int, request: bytes) -> None:
     for _ in range(600):
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError, SystemExit):
-            await client(port, iter([request]), float("inf"), [])
+        with contextlib.suppress(OSError, SystemExit):
+            load(port, [request], 1, 0.0)
             return
         if server.poll() is not None:
             break
-        await asyncio.sleep(0.2)
+        time.sleep(0.2)
     raise SystemExit("the server did not come up; see server.log")
 
 
-async def client(port: int, requests: Iterator[bytes], end: float, times: list[float]) -> None:
+class Client:
     """One connection that asks again as soon as it is answered."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        for request in requests:
-            start = time.perf_counter()
-            if start >= end:
-                return
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
-            body = await reader.readexactly(size)
-            if not head.startswith(b"HTTP/1.1 200"):
-                raise SystemExit((head + body).decode())
-            times.append(time.perf_counter() - start)
-    finally:
-        writer.close()
+
+    def __init__(self, port: int, requests: Iterator[bytes]) -> None:
+        self.socket, self.requests = socket.create_connection(("127.0.0.1", port), timeout=60), requests
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.got, self.start = b"", 0.0
+
+    def ask(self) -> None:
+        self.start = time.perf_counter()
+        self.socket.sendall(next(self.requests))
+
+    def is_answered(self) -> bool:
+        """Whether the part that has arrived is the last one."""
+        part = self.socket.recv(1 << 16)
+        self.got += part
+        head, there, body = self.got.partition(b"\r\n\r\n")
+        size = SIZE.search(head) if there else None
+        if not part or (size and not head.startswith(b"HTTP/1.1 200")):
+            raise SystemExit(self.got.decode() or "the server hung up")
+        if size is None or len(body) < int(size[1]):
+            return False
+        self.got = b""
+        return True
 
 
-async def load(port: int, requests: list[bytes], clients: int, seconds: float) -> list[float]:
+def load(port: int, requests: list[bytes], clients: int, seconds: float) -> list[float]:
+    """The seconds of each answer. It costs little beyond the calls of the system: the servers are to be measured."""
     every = itertools.cycle(requests)
     times: list[float] = []
-    end = time.perf_counter() + seconds
-    await asyncio.gather(*(client(port, every, end, times) for _ in range(clients)))
+    asking = {one.socket.fileno(): one for one in [Client(port, every) for _ in range(clients)]}
+    with contextlib.ExitStack() as opened, select.epoll() as ready:
+        for place, one in asking.items():
+            opened.enter_context(one.socket)
+            ready.register(place, select.EPOLLIN)
+            one.ask()
+        end, left = time.perf_counter() + seconds, clients
+        while left:
+            for place, _ in ready.poll():
+                one = asking[place]
+                if not one.is_answered():
+                    continue
+                now = time.perf_counter()
+                times.append(now - one.start)
+                if now < end:
+                    one.ask()
+                else:
+                    left -= 1
     return times
 
 
@@ -195,11 +227,11 @@ def measure(args: argparse.Namespace, server: str, workload: str, clients: int) 
     requests = requests_of(server, workload, args)
     if not requests:
         return
-    with serving(*servers(args, port)[server], args) as process:
-        asyncio.run(until_ready(process, port, requests[0]))
-        asyncio.run(load(port, requests, clients, 1.0))
+    with serving(*server_command(server, args, port), args) as process:
+        until_ready(process, port, requests[0])
+        load(port, requests, clients, 1.0)
         before = processor_seconds(process.pid)
-        times = asyncio.run(load(port, requests, clients, args.seconds))
+        times = load(port, requests, clients, args.seconds)
         used = 1000 * (processor_seconds(process.pid) - before) / len(times)
     p50, p99 = 1000 * np.quantile(times, [0.5, 0.99])
     cells = [workload, clients, server, f"{len(times) / args.seconds:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{used:.2f}"]
@@ -213,7 +245,8 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, help="the same run as a bundle")
     parser.add_argument("--rows", type=Path, help="a Parquet table that it can score")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--only", nargs="+", metavar="SERVER", help="some of the servers")
+    parser.add_argument("--only", nargs="+", choices=SERVERS, default=SERVERS, metavar="SERVER", help="some servers")
+    parser.add_argument("--workers", type=int, default=1, help="processes of a server that compute")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 128])
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--pinned", action="store_true", help="a core for the server and one for the clients")
@@ -228,9 +261,8 @@ def main() -> None:
     print("| work | clients | server | requests/s | p50 ms | p99 ms | processor ms |")
     print("| --- | ---: | --- | ---: | ---: | ---: | ---: |")
     for workload, clients in itertools.product(args.workloads, args.clients):
-        for server in servers(args, 0):
-            if not args.only or server in args.only:
-                measure(args, server, workload, clients)
+        for server in args.only:
+            measure(args, server, workload, clients)
 
 
 if __name__ == "__main__":

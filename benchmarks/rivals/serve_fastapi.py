@@ -1,7 +1,11 @@
-"""A run behind FastAPI and eager PyTorch, as people write it: ``python serve_fastapi.py RUN ITEMS PORT``."""
+"""A run behind FastAPI and eager PyTorch, as people write it.
+
+``python serve_fastapi.py PORT``, with RUN, ITEMS and WORKERS in the environment.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -14,9 +18,9 @@ from pydantic import BaseModel, create_model
 from crossrank import Run
 
 torch.set_num_threads(1)
-run = Run.open(sys.argv[1])
+run = Run.open(os.environ["RUN"])
 model, encoder = run.model, run.encoder
-kept = KeptItems(*sys.argv[1:3])
+kept = KeptItems(os.environ["RUN"], os.environ["ITEMS"])
 Row: Any = create_model("Row", **dict.fromkeys(run.schema.inputs, (str | float | None, None)))
 app = FastAPI()
 
@@ -49,4 +53,6 @@ def rank(request: Items) -> list[dict[str, Any]]:
     return kept.rank(request.context, request.items, request.k)
 
 
-uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[3]), access_log=False, log_level="warning")
+if __name__ == "__main__":
+    settings: dict[str, Any] = {"access_log": False, "log_level": "warning", "workers": int(os.environ["WORKERS"])}
+    uvicorn.run("serve_fastapi:app", host="127.0.0.1", port=int(sys.argv[1]), **settings)

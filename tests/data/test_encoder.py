@@ -234,6 +234,31 @@ def test_text_that_is_no_finite_number_is_refused_with_its_place(value):
         encoder.encode_rows([{"n": "1"}, {"n": value}])
 
 
+@pytest.mark.parametrize("column", [{}, {"hash_size": 7}], ids=["kept", "hashed"])
+def test_a_row_is_encoded_alike_whatever_kinds_of_values_it_and_its_neighbours_have(column):
+    columns = Categorical(name="x", **column), Categorical(name="y", **column), Numeric(name="n"), Numeric(name="m")
+    encoder = fit({"x": ["1", "a"], "y": ["2.5", "true"], "n": [1.0, 2.0], "m": [1.0, 5.0]}, *columns)
+    texts = ["1", "", None, 1, 1.0, True, 2.5, float("nan"), "new"]
+    numbers = [1.5, 2, None, " 2 ", True, float("nan"), 2**70, np.float32(3), ""]
+    rows = [
+        {"x": x, "y": y, "n": n, "m": m}
+        for x, y, n, m in zip(texts, texts[::-1], numbers, numbers[3:] + numbers[:3], strict=True)
+    ]
+    together = encoder.encode_rows(rows)
+    for place, row in enumerate(rows):
+        alone = [encoder.encode_rows([{**rows[-1], name: row[name]}]) for name in ("x", "y", "n", "m")]
+        assert together.categorical[place].tolist() == [alone[0].categorical[0, 0], alone[1].categorical[0, 1]]
+        assert together.numeric[place].tolist() == [alone[2].numeric[0, 0], alone[3].numeric[0, 1]]
+
+
+def test_the_first_row_that_cannot_be_read_is_named_whatever_is_wrong_with_the_next():
+    encoder = fit({"n": [1, 2], "m": [1, 2]}, Numeric(name="n"), Numeric(name="m"))
+    good = {"n": 1.0, "m": 2.0}
+    for bad in (1e39, -1e300, 10**400, float("inf"), "x"):
+        with pytest.raises(DataError, match=r"Column 'm' must .* in row 2\."):
+            encoder.encode_rows([good, {"n": 1.0, "m": bad}, {"n": "abc", "m": 1e39}])
+
+
 def test_numbers_may_be_written_in_any_usual_way():
     encoder = fit({"n": [0.0, 2.0]}, Numeric(name="n", standardize=False))
     texts = [" 5 ", "+5", "5.", "5e0", "٥", "nan", " ", None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
@@ -20,9 +20,10 @@ from crossrank.data.forking import use_polars
 from crossrank.data.number_codes import NumberFloats, NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.parallel import for_each
+from crossrank.data.picking import Cells, Row, cells_of, check_columns
 from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of, side_by_side
 from crossrank.data.scaling import NumericStatistics, Scaling, take_logs
-from crossrank.data.text import text_of_series, text_of_value
+from crossrank.data.text import text_of_series, texts_of_cells
 from crossrank.data.vocabulary import MISSING_ID, UNSEEN_ID, UNSEEN_TEXT, AnyVocabulary
 from crossrank.errors import SchemaError, did_you_mean, listing
 from crossrank.schema import Categorical, Feature, Schema
@@ -208,9 +209,12 @@ class Encoder:
             DataError: for a number that cannot be read.
         """
         for position, row in enumerate(rows, 1):
-            check_columns(self.schema.inputs, row, f"row {position:,}")
+            if not self._needed <= row.keys():
+                check_columns(self.schema.inputs, row, f"row {position:,}")
         rows = rows_with_derived(rows, self.schema)
-        ids = [[id_of(text_of_value(row[name])) for name, id_of in self._lookups] for row in rows]
+        categories, numbers = self._picked
+        texts = [texts_of_cells(categories(row)) for row in rows]
+        ids = [[id_of(text) for id_of, text in zip(self._lookups, row, strict=True)] for row in texts]
         bags: list[NumpyBag] = []
         for column in self.schema.multivalent:
             id_of = self.vocabularies[column.name].id_of
@@ -218,14 +222,24 @@ class Encoder:
             bag_ids = np.fromiter(chain.from_iterable(cells), np.uint32)
             bags.append((bag_ids, offsets_of(np.array([len(cell) for cell in cells], np.int64))))
         categorical = np.array(ids, np.uint32).reshape(len(rows), len(self._lookups))
-        value_ids, floats = self.number_slots(numbers_of_rows(rows, self.schema.numeric))
+        value_ids, floats = self.number_slots(numbers_of_rows([numbers(row) for row in rows], self.schema.numeric))
         if value_ids:
             categorical = np.concatenate([categorical, *(column[:, None] for column in value_ids)], axis=1)
         return self.add_cells(EncodedRows(categorical, floats, tuple(bags)))
 
     @cached_property
-    def _lookups(self) -> list[tuple[str, Callable[[str | None], int]]]:
-        return [(column.name, self.vocabularies[column.name].id_of) for column in self.schema.categorical]
+    def _needed(self) -> Set[str]:
+        return frozenset(self.schema.inputs)
+
+    @cached_property
+    def _picked(self) -> tuple[Callable[[Row], Cells], Callable[[Row], Cells]]:
+        """What takes the categorical and the numeric cells out of a row."""
+        categorical, numeric = self.schema.categorical, self.schema.numeric
+        return cells_of([column.name for column in categorical]), cells_of([column.name for column in numeric])
+
+    @cached_property
+    def _lookups(self) -> list[Callable[[str | None], int]]:
+        return [self.vocabularies[column.name].id_of for column in self.schema.categorical]
 
     @cached_property
     def scaling(self) -> Scaling:
@@ -284,14 +298,3 @@ class Encoder:
     def load(cls, folder: Path | str) -> Encoder:
         """Read what :meth:`save` wrote; needs no polars."""
         return load_encoder(cls, Path(folder))
-
-
-def check_columns(needed: Iterable[str], present: Iterable[str], source: str) -> None:
-    """SchemaError for the first needed column that is not there."""
-    present = present if isinstance(present, Mapping) else set(present)
-    for name in needed:
-        if name not in present:
-            raise SchemaError(
-                f"Column '{name}' of the schema is missing from {source}; its columns are {listing(present, most=3)}.",
-                hint=did_you_mean(name, present),
-            )

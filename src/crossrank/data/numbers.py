@@ -6,7 +6,8 @@ that is no number, and anything infinite (also in 32 bits), is refused with its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+import contextlib
+from collections.abc import Callable, Sequence, Set
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.parallel import for_each
+from crossrank.data.picking import Cells, all_of
 from crossrank.errors import DataError
 from crossrank.schema import Numeric
 from crossrank.schema.cells import DecimalMark, plain_number
@@ -26,6 +28,7 @@ Doubles: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 NO_MARKERS: frozenset[str] = frozenset()
 NO_NUMBER = "no number"
+PLAIN = frozenset({float, int, type(None)})  # which numpy reads as we do, apart from numbers too large
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -68,25 +71,24 @@ def _plain(text: str, decimal: DecimalMark) -> str:
     return plain_number(text, decimal) or NO_NUMBER
 
 
-def numbers_of_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[Numeric]) -> Doubles:
-    """The numbers of dictionaries, as :func:`numbers_of_frame` reads them: (N, M)."""
-    numbers = np.empty((len(rows), len(columns)))
-    named = [(column.name, column.markers, column.decimal) for column in columns]
-    for position, row in enumerate(rows):
-        try:
-            numbers[position] = [number_of_value(row[name], markers, decimal) for name, markers, decimal in named]
-        except ValueError:
-            name = next(name for name, markers, decimal in named if _unreadable(row[name], markers, decimal))
-            raise not_a_number(row[name], name, f"row {position + 1:,}") from None
-    return numbers
+def numbers_of_rows(rows: Sequence[Cells], columns: Sequence[Numeric]) -> Doubles:
+    """The numbers of rows, each of which has a cell for each column, as :func:`numbers_of_frame` reads them: (N, M)."""
+    with contextlib.suppress(ValueError, OverflowError):
+        read = [row if all_of(row, PLAIN) else _numbers_of_row(row, columns) for row in rows]
+        numbers = np.array(read, np.float64).reshape(len(rows), len(columns))  # None becomes NaN
+        if not (np.abs(numbers) > LARGEST).any():
+            return numbers
+    for position, row in enumerate(rows, 1):
+        for cell, column in zip(row, columns, strict=True):
+            try:
+                number_of_value(cell, column.markers, column.decimal)
+            except ValueError:
+                raise not_a_number(cell, column.name, f"row {position:,}") from None
+    raise AssertionError("numbers were refused, and then none of them was")
 
 
-def _unreadable(value: object, markers: Set[str], decimal: DecimalMark | None) -> bool:
-    try:
-        number_of_value(value, markers, decimal)
-    except ValueError:
-        return True
-    return False
+def _numbers_of_row(row: Cells, columns: Sequence[Numeric]) -> list[float]:
+    return [number_of_value(cell, one.markers, one.decimal) for cell, one in zip(row, columns, strict=True)]
 
 
 def parse_column(

@@ -23,10 +23,11 @@ from crossrank.config import to_dict
 from crossrank.data.batches import prefetch
 from crossrank.data.crossing import write_crossed
 from crossrank.data.dataset import EncodedDataset
-from crossrank.data.encoder import Encoder, check_columns
+from crossrank.data.encoder import Encoder
 from crossrank.data.encoder_builder import EncoderBuilder, Lookups
 from crossrank.data.labels import GroupNumbers, labels_of_chunk, unusable_rows, weights_of_series
 from crossrank.data.number_codes import coded_like
+from crossrank.data.picking import check_columns
 from crossrank.data.progress import Phases
 from crossrank.data.rows import Floats, Ids, LabeledRows, concatenate
 from crossrank.data.split_rows import Split

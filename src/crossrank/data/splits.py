@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.config import setting
-from crossrank.data.encoder import check_columns
+from crossrank.data.picking import check_columns
 from crossrank.data.text import splitmix64, stable_hashes, text_of_series
 from crossrank.data.time_split import ByTime
 from crossrank.errors import ConfigError, DataError, SchemaError, listing

@@ -14,12 +14,14 @@ One rule in two forms that agree: :func:`text_of_series` for columns and :func:`
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.packed_texts import PAD, WORD_BYTES, Words, letters_of, sizes_of_words, words_in
+from crossrank.data.picking import Cells, all_of
 from crossrank.errors import DataError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 EXACT_INTEGERS = 2.0**53  # below this, a double that is whole is the integer it looks like
 WORD = 2**64 - 1
+TEXTS = frozenset({str, type(None)})
 PANDAS_MISSING = ("NaTType", "NAType")
 
 
@@ -53,6 +56,11 @@ def text_of_value(value: object) -> str | None:
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     return str(value)
+
+
+def texts_of_cells(cells: Cells) -> Sequence[str | None]:
+    """The text of each value of a row; "" is left where nothing has to be done."""
+    return cells if all_of(cells, TEXTS) else [text_of_value(cell) for cell in cells]  # type: ignore[return-value]
 
 
 def text_of_series(series: pl.Series) -> pl.Series:

@@ -8,7 +8,7 @@ value first and equally frequent ones in the order of their text. In a hashed co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 MISSING_ID, UNSEEN_ID = 0, 1
 FIRST_ID = 2
 UNSEEN_TEXT = "<unseen>"
+
+
+class _Ids(dict[str | None, int]):
+    """The ids of texts; that of a text that is not there is the unseen one."""
+
+    def __missing__(self, text: str | None) -> int:
+        return UNSEEN_ID
 
 
 class Vocabulary:
@@ -50,11 +57,11 @@ class Vocabulary:
         return [data[start:end].decode("utf-8") for start, end in pairwise(ends)]
 
     @cached_property
-    def _ids(self) -> dict[str | None, int]:
-        return {None: MISSING_ID} | {text: id_ for id_, text in enumerate(self.texts, FIRST_ID)}
-
-    def id_of(self, text: str | None) -> int:
-        return self._ids.get(text, UNSEEN_ID)
+    def id_of(self) -> Callable[[str | None], int]:
+        """The id of a text; nothing and "" are missing. That of a dictionary itself, with no function around it."""
+        known = _Ids({None: MISSING_ID, "": MISSING_ID})
+        known.update(zip(self.texts, range(FIRST_ID, self.size), strict=True))
+        return known.__getitem__
 
     def text_of(self, id_: int) -> str:
         return self.texts[id_ - FIRST_ID]
@@ -88,7 +95,7 @@ class HashedVocabulary:
         return len(self.counts)
 
     def id_of(self, text: str | None) -> int:
-        return MISSING_ID if text is None else FIRST_ID + stable_hash(text) % self.hash_size
+        return FIRST_ID + stable_hash(text) % self.hash_size if text else MISSING_ID
 
     def text_of(self, id_: int) -> str:
         return f"<hash {id_ - FIRST_ID}>"

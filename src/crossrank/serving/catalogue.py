@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crossrank.data.encoder import check_columns
+from crossrank.data.picking import check_columns
 from crossrank.data.rows import SCORING_ROWS, EncodedRows, concatenate_encoded
 from crossrank.errors import DataError, did_you_mean
 from crossrank.serving.pairing import Known, KnownItems, Pairing

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from crossrank.data import Encoder
-from crossrank.data.encoder import check_columns
+from crossrank.data.picking import check_columns
 from crossrank.data.rows import EncodedRows
 from crossrank.errors import SchemaError, did_you_mean, listing
 from crossrank.schema import InputLayout, Schema

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crossrank.data.encoder import check_columns
+from crossrank.data.picking import check_columns
 from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import DataError, listing
 from crossrank.folders import making, recover

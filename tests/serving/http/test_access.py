@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crossrank.errors import ConfigError
-from crossrank.serving.http import worker
+from crossrank.serving.http import connections
 from crossrank.serving.http.app import App
 from crossrank.serving.http.served import Models
 from crossrank.serving.http.server import bind
 from crossrank.serving.http.settings import ServeSettings, read_token
+from crossrank.serving.http.shortcut import ShortProtocol
 
 TOKEN, ADMIN = "the-token-of-clients", "the-token-of-admins"
 
@@ -172,9 +173,10 @@ def test_whatever_bytes_are_sent_they_are_refused(client, body, header) -> None:
 @pytest.fixture
 def listening(served, run, monkeypatch):
     """A real server in a thread, with little patience; its address."""
-    monkeypatch.setattr(worker, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
     app = App(ServeSettings(run=run.path, timeout_seconds=0.3), Models(served))
-    config = uvicorn.Config(app, http=worker.PatientProtocol, lifespan="off", ws="none", log_config=None)
+    own = {"http": ShortProtocol, "proxy_headers": False}
+    config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None, **own)
     server = uvicorn.Server(config)
     with bind("127.0.0.1", 0) as bound:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})

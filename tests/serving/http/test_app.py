@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
+import threading
 
 import numpy as np
 import polars as pl
 import pytest
 
 from crossrank.schema import Categorical, Label, Numeric
+from crossrank.serving.http.app import App
 from crossrank.serving.http.bodies import BodyReader, RefusedError
-from crossrank.serving.http.served import Served
+from crossrank.serving.http.served import Models, Served
+from crossrank.serving.http.settings import ServeSettings
 
 ADMIN = {"authorization": "Bearer an-admin-token-of-ours"}
 
@@ -167,6 +171,19 @@ def test_bodies_that_are_more_together_than_may_be_sent_at_once_are_refused(monk
         return await first
 
     assert asyncio.run(both()) == b"x" * 8 and reader.in_flight == 0
+
+
+def test_rankings_are_found_in_as_many_threads_as_there_are_cores_for_a_process(served, run, monkeypatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    both = threading.Barrier(2)
+
+    async def ask(workers: int):
+        app = App(ServeSettings(run=run.path, workers=workers), Models(served))
+        calls = (app._aside(both.wait, 0.5) for _ in range(2))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert sorted(asyncio.run(ask(workers=2))) == [0, 1]
+    assert all(isinstance(one, threading.BrokenBarrierError) for one in asyncio.run(ask(workers=4)))
 
 
 def test_a_failure_of_ours_shows_neither_a_traceback_nor_a_path(make_client, served, rows, monkeypatch, capfd) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from crossrank import __version__
 from crossrank.errors import CrossRankError, listing
-from crossrank.serving.http.batching import Batcher, BusyError
+from crossrank.serving.http.batching import Answer, Batcher, BusyError, Job
 from crossrank.serving.http.bodies import BodyReader, RefusedError, json_of, ranking_of, rows_of
 from crossrank.serving.http.gate import Gate, answer
 from crossrank.serving.http.logs import log
@@ -48,6 +49,9 @@ class App:
     ) -> None:
         self.settings, self.models, self.tell_others = settings, models, tell_others
         self.metrics = Metrics()
+        self.heads: dict[
+            bytes, int
+        ] = {}  # of requests for a score that were let through, and the sizes of their bodies
         self._count_versions()
         self.bodies = BodyReader(settings.max_body, settings.timeout_seconds)
         self.batcher = Batcher(
@@ -58,7 +62,7 @@ class App:
             watch=self._watch,
         )
         self._loading, self._shadowing = asyncio.Lock(), False
-        self._thread, self._asides = ThreadPoolExecutor(1), 0
+        self._threads, self._asides = ThreadPoolExecutor(max((os.cpu_count() or 1) // settings.workers, 1)), 0
         self._tasks: set[asyncio.Task[None]] = set()
         named = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
         routes = [
@@ -96,6 +100,18 @@ class App:
         scores = await self.batcher.score(model, rows)
         return {"scores": scores.tolist(), "model": model.version}
 
+    def submit(self, body: bytes, answer: Answer) -> Served | None:
+        """Let rows be scored by the model that is returned; None for what has to be refused, or scored in pieces."""
+        model = self.model
+        try:
+            rows = rows_of(json_of(body), model, min(self.settings.max_rows, self.settings.max_batch))
+            self.batcher.check_room(len(rows))
+        except (RefusedError, BusyError):
+            return None
+        until = asyncio.get_running_loop().time() + self.settings.timeout_seconds
+        self.batcher.submit(Job(model, rows, answer, until))
+        return model
+
     async def rank(self, request: Request) -> Response:
         content = json_of(await self.bodies.read(request.scope, request.receive))
         model = self.model
@@ -114,13 +130,13 @@ class App:
         return _json({"items": ranked, "model": model.version})
 
     async def _aside(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Do something in a thread of its own, one after the other; not too much may wait."""
+        """Do something in another thread; there are as many as cores for this process, and not too much may wait."""
         if self._asides >= MOST_ASIDE:
             raise BusyError
         self._asides += 1
         try:
             async with asyncio.timeout(self.settings.timeout_seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
         finally:
             self._asides -= 1
 
@@ -178,6 +194,7 @@ class App:
 
     async def measured(self, request: Request) -> Response:
         self.metrics.waiting.set(self.batcher.waiting)
+        self.gate.journal.write()
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4")
 
     async def page(self, request: Request) -> Response:

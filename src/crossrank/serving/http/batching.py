@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,10 +22,18 @@ class BusyError(Exception):
     """More rows are waiting than may."""
 
 
+class Answer(Protocol):
+    """Who is told the scores: a future, or a connection."""
+
+    def done(self) -> bool: ...
+    def set_result(self, scores: Scores, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
 class Job(NamedTuple):
     model: Served
     rows: Sequence[Row]
-    answer: asyncio.Future[Scores]
+    answer: Answer
     until: float
 
 
@@ -62,24 +70,32 @@ class Batcher:
             BusyError: where too many rows are waiting already.
             TimeoutError: where its turn came too late.
         """
-        if self.waiting and self.waiting + min(len(rows), self.max_batch) > self.queue:
-            raise BusyError
+        self.check_room(len(rows))
         pieces = [rows[start : start + self.max_batch] for start in range(0, len(rows), self.max_batch)] or [rows]
-        until = asyncio.get_running_loop().time() + self.seconds
-        scores = [await self._submit(model, piece, until) for piece in pieces]
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.seconds
+        scores = []
+        for piece in pieces:
+            answer: asyncio.Future[Scores] = loop.create_future()
+            self.submit(Job(model, piece, answer, until))
+            scores.append(await answer)
         return scores[0] if len(scores) == 1 else np.concatenate(scores)
 
-    def _submit(self, model: Served, rows: Sequence[Row], until: float) -> asyncio.Future[Scores]:
+    def check_room(self, num_rows: int) -> None:
+        """BusyError where too many rows are waiting already."""
+        if self.waiting and self.waiting + min(num_rows, self.max_batch) > self.queue:
+            raise BusyError
+
+    def submit(self, job: Job) -> None:
+        """Let a job of at most ``max_batch`` rows wait for its pass."""
         loop = asyncio.get_running_loop()
-        job = Job(model, rows, loop.create_future(), until)
         self._jobs.append(job)
-        self.waiting += len(rows)
+        self.waiting += len(job.rows)
         if self.max_wait and self.waiting >= self.max_batch and self._next is not None:
             self._next.cancel()
             self._next = loop.call_soon(self._pass)
         elif self._next is None:
             self._next = loop.call_later(self.max_wait, self._pass) if self.max_wait else loop.call_soon(self._pass)
-        return job.answer
 
     def _pass(self) -> None:
         jobs: list[Job] = []

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Scope
 
+from crossrank.data.picking import all_of
 from crossrank.serving.http.served import Row, Served
 
 SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -123,6 +124,8 @@ def check_row(row: Any, where: str, model: Served) -> None:
         raise RefusedError(400, f"{where} must be an object; got {kind_of(row)}.")
     if len(row) > len(model.inputs) + MOST_OTHER_COLUMNS:
         raise RefusedError(400, f"{where} must have the model's {len(model.inputs)} columns; got {len(row):,}.")
+    if all_of(row.values(), SCALARS):
+        return
     for name in model.inputs:
         value = row.get(name)
         if type(value) in SCALARS:

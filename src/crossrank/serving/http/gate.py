@@ -14,13 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from crossrank.errors import CrossRankError
 from crossrank.serving.http.batching import BusyError
 from crossrank.serving.http.bodies import RefusedError
-from crossrank.serving.http.logs import log
+from crossrank.serving.http.journal import Journal
 from crossrank.serving.http.metrics import Metrics
 from crossrank.serving.http.settings import is_loopback
 
 OPEN = ("/", "/v2/health/live", "/v2/health/ready")  # say nothing about the model
 LONGEST_MESSAGE = 500
-PATHS = ("/score", "/rank", "/model", "/metrics", "/openapi.json", "/admin/reload", *OPEN)
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
@@ -36,7 +35,8 @@ class Gate:
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, *, token: str, admin_token: str) -> None:
-        self.app, self.metrics, self.token, self.admin_token = app, metrics, token.encode(), admin_token.encode()
+        self.app, self.token, self.admin_token = app, token.encode(), admin_token.encode()
+        self.journal = Journal(metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,23 +51,19 @@ class Gate:
                 message["headers"] = [*message.get("headers", []), *HEADERS]
             await send(message)
 
-        told: dict[str, Any] = {}
+        told: dict[str, str] = {}
         try:
-            self._check(scope)
+            self.check(scope)
             await self.app(scope, receive, noted)
         except Exception as error:
-            code, content, headers = describe(error)
-            told = {"error": content["error"]}
-            if code == 500:
-                told["traceback"] = traceback.format_exc()
+            code, content, headers, told = describe(error)
             if not status:
                 await answer(noted, code, content, headers)
-        seconds = time.perf_counter() - start
-        place = path if path in PATHS else "/v2/…/infer" if path.endswith("/infer") else "other"
-        self.metrics.answered(place, status, seconds)
-        log("request", method=scope["method"], path=path[:200], status=status, ms=round(1000 * seconds, 3), **told)
+        self.journal.add(scope["method"], path, status, time.perf_counter() - start, **told)
+        self.journal.write()
 
-    def _check(self, scope: Scope) -> None:
+    def check(self, scope: Scope) -> None:
+        """RefusedError for who may not ask."""
         headers = dict(scope["headers"])
         path = scope["path"]
         if not self.token and not is_loopback(_host(headers.get(b"host", b"").decode("latin-1"))):
@@ -91,8 +87,8 @@ def _host(header: str) -> str:
     return header.partition("]")[0] if header.startswith("[") else header.partition(":")[0]
 
 
-def describe(error: Exception) -> tuple[int, dict[str, str], dict[str, str]]:
-    """An error as status, content and headers of an answer: what was wrong with the request, and nothing of ours."""
+def describe(error: Exception) -> tuple[int, dict[str, str], dict[str, str], dict[str, str]]:
+    """An error as status, content and headers of an answer, which say nothing of ours, and as facts for the log."""
     headers: dict[str, str] = {}
     if isinstance(error, RefusedError):
         status, message, hint, headers = error.status, str(error), "", error.headers
@@ -109,7 +105,10 @@ def describe(error: Exception) -> tuple[int, dict[str, str], dict[str, str]]:
     else:
         status, message, hint = 500, "Something went wrong here; the log knows more.", ""
     content = {"error": message[:LONGEST_MESSAGE]} | ({"hint": hint[:LONGEST_MESSAGE]} if hint else {})
-    return status, content, headers
+    told = {"error": content["error"]}
+    if status == 500:
+        told["traceback"] = "".join(traceback.format_exception(error))
+    return status, content, headers, told
 
 
 async def answer(send: Send, status: int, content: dict[str, Any], headers: dict[str, str]) -> None:
