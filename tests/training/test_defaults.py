@@ -22,7 +22,8 @@ class Rows(int):
 
 
 def filled(values: dict[str, Any], *, rows: int, kind: str = "binary", ids: int = 100) -> Config:
-    features = [Feature("user", "categorical", ids), Feature("age (value)", "categorical", 9999, column="age")]
+    features = [Feature("user", "categorical", ids)] if ids else []
+    features.append(Feature("age (value)", "categorical", 9999, column="age"))
     schema = SimpleNamespace(label=SimpleNamespace(kind=kind), numeric=[Numeric(name="age")])
     dataset: Any = SimpleNamespace(train=Rows(rows), schema=schema, features=features)
     return Config.parse(fill_in(values, dataset))
@@ -68,6 +69,12 @@ def test_fewer_rows_are_learned_with_noise_and_looked_at_more_often() -> None:
     assert training.average_decay == pytest.approx(0.99)
     assert (model.structure, model.embedding.dropout, model.deep.dropout) == ("parallel", 0.2, 0.4)
     assert filled({}, rows=400_000).training.eval_every == 390  # four times in 1,563 steps
+
+
+@pytest.mark.parametrize(("kind", "dropout"), [("binary", 0.1), ("classes", 0.4)])
+def test_numbers_alone_are_learned_with_less_noise(kind, dropout) -> None:
+    model = filled({}, rows=40_000, kind=kind, ids=0).model
+    assert (model.embedding.dropout, model.deep.dropout) == (0.2, dropout)
 
 
 @pytest.mark.parametrize(("rows", "every"), [(300, 15), (1000, 32), (1920, 60), (4095, 60)])

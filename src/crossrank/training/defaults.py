@@ -25,7 +25,7 @@ ENOUGH_ROWS = 2048  # for trying things, and averaging seeds
 VARIED_ROWS = range(ENOUGH_ROWS, 20_000)  # of mostly numbers, for which variants are tried
 NUM_SEEDS = 4
 USUAL_BATCH = 4096  # rows in a step, up to which the usual learning rate does
-DROPOUT = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}
+DROPOUT, OF_NUMBERS = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}, {"deep": {"dropout": 0.1}}
 
 
 def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = False) -> dict[str, Any]:
@@ -49,7 +49,8 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
         filled = _large_batches(training)
     else:
         filled = _rows(dataset, training)
-        parts = DROPOUT | ({"structure": "parallel"} if known.get("structure") == "stacked" else {})
+        parts |= DROPOUT | (OF_NUMBERS if kind == "binary" and not _ids_of_texts(dataset) else {})
+        parts |= {"structure": "parallel"} if known.get("structure") == "stacked" else {}
     tries = _tries(dataset) if raw else {}
     parts |= {"ensemble": NUM_SEEDS} if raw and ENOUGH_ROWS <= rows < MANY_ROWS else {}
     parts = {key: value for key, value in parts.items() if key in known}
@@ -58,6 +59,12 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
 
 def _has_ids(dataset: EncodedDataset) -> bool:
     return any(feature.kind == "categorical" for feature in dataset.features)
+
+
+def _ids_of_texts(dataset: EncodedDataset) -> int:
+    """The ids of categorical and multivalent columns."""
+    numbers = {column.name for column in dataset.schema.numeric}
+    return sum(feature.vocab_size for feature in dataset.features if feature.column not in numbers)
 
 
 def _tries(dataset: EncodedDataset) -> dict[str, Any]:
@@ -87,13 +94,11 @@ def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
     pace: dict[str, Any] = {"batch_size": 64 if few else 256, "learning_rate": 0.001} | given
     steps = dataset.train.num_batches(pace["batch_size"])
     decay = pace.get("average_decay", 1 - 1 / min(100, max(2, steps)))
-    numbers = {column.name for column in dataset.schema.numeric}
-    ids = sum(feature.vocab_size for feature in dataset.features if feature.column not in numbers)
     most = most_table_decay(decay, pace.get("table_learning_rate") or pace["learning_rate"])
     shortest = 20 if is_grade else min(60, max(15, 2 * steps))
     return pace | {
         "average_decay": decay,
-        "table_decay": min(3.0, round(10 * ids / len(dataset.train), 2), most),
+        "table_decay": min(3.0, round(10 * _ids_of_texts(dataset) / len(dataset.train), 2), most),
         "epochs": max(25, -(-2000 // steps)),
         "eval_every": max(shortest, steps // 4),
         "patience": 4,
