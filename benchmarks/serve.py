@@ -171,6 +171,15 @@ def until_ready(server: subprocess.Popen[bytes], port: int, request: bytes) -> N
     raise SystemExit("the server did not come up; see server.log")
 
 
+def until_idle(pid: int) -> None:
+    """Wait for the processes of a server that come up after the first."""
+    for _ in range(120):
+        before = processor_seconds(pid)
+        time.sleep(0.5)
+        if processor_seconds(pid) - before < 0.05:
+            return
+
+
 class Client:
     """One connection that asks again as soon as it is answered."""
 
@@ -229,6 +238,7 @@ def measure(args: argparse.Namespace, server: str, workload: str, clients: int) 
         return
     with serving(*server_command(server, args, port), args) as process:
         until_ready(process, port, requests[0])
+        until_idle(process.pid)
         load(port, requests, clients, 1.0)
         before = processor_seconds(process.pid)
         times = load(port, requests, clients, args.seconds)

@@ -10,6 +10,7 @@ from torchrun import NEEDS
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError
 from crossrank.experiments.planning import DEVICES, LINKS, Cluster, Workload, make_plan, planned_features
+from crossrank.experiments.planning.calibrate import together
 from crossrank.experiments.planning.plan import placements
 from crossrank.models.build import memory
 from crossrank.training import Config
@@ -81,3 +82,9 @@ def test_a_placement_that_a_person_decides_is_planned_with():
     assert where == {"C1": "data-parallel", **{f"C{i}": "row-wise" for i in range(2, 27)}}
     with pytest.raises(ConfigError, match="must name embedded features, or 'all'; got 'C27'"):
         on_gpus(1, placement={"C27": "row-wise"})
+
+
+def test_a_step_of_hardly_any_rows_is_measured_among_processes() -> None:
+    found = together(2)
+    assert set(found) == {"all_reduce", "all_to_all", "latency", "step"}
+    assert found["step"] > found["latency"] > 0

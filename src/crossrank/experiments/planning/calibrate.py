@@ -1,7 +1,8 @@
-"""The rates of this machine: products, elementwise operations, embedding rows, gloo, and what a step takes besides.
+"""The rates of this machine: products, embedding rows, gloo, what a step takes besides, and the rest of a whole step.
 
-Everything is measured on one thread, in processor time, which other programs lengthen less than the clock's; of all
-repeats the one counts that a quarter undercut.
+Products and whole steps are measured by the clock on all cores, so that a core has what it has beside the others; the
+rest on one thread, in processor time, which other programs lengthen less. Of all repeats the one counts that a quarter
+undercut.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from crossrank.data import Batch, EncodedRows, Split
 from crossrank.data.rows import LabeledRows
 from crossrank.errors import quietly
 from crossrank.experiments.bench import FEATURES
-from crossrank.experiments.planning.plan import EXCHANGES
+from crossrank.experiments.planning.cluster import Cluster
+from crossrank.experiments.planning.plan import EXCHANGES, make_plan
 from crossrank.experiments.planning.rates import DEVICES, RATES_FILE, Device, write_rates
 from crossrank.experiments.planning.workload import Workload, row_traffic
 from crossrank.experiments.processes import torch_threads
@@ -41,7 +43,8 @@ from crossrank.training.processor import ProcessorEngine
 from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import Config, TrainingSettings
 
-BATCH, INPUT_DIM, SENT = 1024, 429, 2**20  # rows of a network's pass, its width; numbers that are exchanged
+BATCH, INPUT_DIM, SENT = 1024, 429, 2**20  # rows of a layer's products, its width; numbers that are exchanged
+STEP_ROWS = 4096  # of a whole step
 ROWS, WIDTH, LOOKUPS = 200_000, 16, 2**15  # of a table, and of a step that reads it
 
 
@@ -53,15 +56,17 @@ def calibrate(path: Path = RATES_FILE, *, say: Callable[[str], None] = lambda _:
         say: told what is measured.
     """
     torch.manual_seed(0)
+    cores = os.cpu_count() or 1
+    say("matrix products, embedding rows")
+    with torch_threads(cores):
+        float32 = _products(torch.float32) / cores
+        bfloat16 = _products(torch.bfloat16) / cores if processor_has_bfloat16() else float32
     with torch_threads(1):
-        say("matrix products, elementwise operations, embedding rows")
-        float32 = _products(torch.float32)
-        bfloat16 = _products(torch.bfloat16) if processor_has_bfloat16() else float32
-        stream, row_stream, alone = _stream(bfloat16), _row_stream(), _tiny_step(1)
+        row_stream, alone = _row_stream(), _step(1)
     say("gloo between two processes, steps through TorchRec")
     if not has_torchrec():
         say("TorchRec is not installed: what a step through it takes besides is taken from another machine")
-    one, two = _together(1), _together(2)
+    one, two = together(1), together(2)
     exchanges = EXCHANGES + 1  # and one all-reduce
     device = Device(
         about=f"a core of {platform.processor() or platform.machine()}, measured by crossrank plan --calibrate",
@@ -69,50 +74,53 @@ def calibrate(path: Path = RATES_FILE, *, say: Callable[[str], None] = lambda _:
         memory=float(memory()),
         float32=float32,
         bfloat16=bfloat16,
-        stream=stream,
+        stream=1.0,
         row_stream=row_stream,
         all_reduce=two["all_reduce"],
         all_to_all=two["all_to_all"],
         latency=max(two["step"] - one["step"], 1e-6) / exchanges if has_torchrec() else two["latency"],
         alone=alone,
         together=one["step"] if has_torchrec() else DEVICES["cpu"].together,
-        cores=os.cpu_count() or 1,
+        cores=cores,
     )
+    say("a whole step")
+    with torch_threads(cores):
+        device = dataclasses.replace(device, stream=_stream(device))
     write_rates(path, device)
     return device
 
 
-def _seconds(work: Callable[[], object], repeats: int = 15) -> float:
+def _seconds(work: Callable[[], object], repeats: int = 15, clock: Callable[[], float] = time.process_time) -> float:
     """Of this process; the first calls warm up."""
     times = []
     for _ in range(repeats + 3):
-        start = time.process_time()
+        start = clock()
         work()
-        times.append(time.process_time() - start)
+        times.append(clock() - start)
     return statistics.quantiles(times[3:], n=4)[0]
 
 
 def _products(dtype: torch.dtype) -> float:
     """The three products of a layer, forward and backward, of a width that is no power of two."""
     x, weight = torch.randn(BATCH, INPUT_DIM, dtype=dtype), torch.randn(INPUT_DIM, INPUT_DIM, dtype=dtype)
-    return 3 * 2 * BATCH * INPUT_DIM**2 / _seconds(lambda: (x @ weight, x @ weight.T, x.T @ x))
+    return 3 * 2 * BATCH * INPUT_DIM**2 / _seconds(lambda: (x @ weight, x @ weight.T, x.T @ x), clock=time.perf_counter)
 
 
-def _stream(products: float) -> float:
-    """A forward and backward pass of a network, less its products: elementwise operations and conversions."""
-    workload = Workload.of(Config.parse({}), FEATURES, rows=1)
-    model, half = build_model(workload.config.model, FEATURES), processor_has_bfloat16()
-    x0 = torch.randn(BATCH, model.layout.input_dim, requires_grad=True)
+def _stream(device: Device) -> float:
+    """Bytes a second of elementwise operations with which a whole step is planned as long as it takes.
 
-    def run() -> None:
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            logits = model.logits(x0)
-        torch.autograd.backward(logits.float().sum())
+    Parts that are measured apart find the caches full of their own; together they do not.
+    """
+    config = Config.parse({"training": {"batch_size": STEP_ROWS, "tables": "lazy"}})
+    workload = Workload.of(config, FEATURES, rows=STEP_ROWS)
 
-    whole = _seconds(run)
-    rest = whole - 3 * workload.flops * BATCH / products
-    return workload.activations * BATCH / max(rest, whole / 10)  # where other programs disturbed one of the two
+    def planned(stream: float) -> float:
+        return make_plan(
+            workload, Cluster(device=dataclasses.replace(device, stream=stream), cores=device.cores)
+        ).step.total
+
+    whole, least = _step(STEP_ROWS, clock=time.perf_counter), planned(1e30)
+    return (planned(1.0) - least) / max(whole - least, whole / 10)  # where other programs disturbed one of the two
 
 
 def _row_stream() -> float:
@@ -136,27 +144,26 @@ def _row_stream() -> float:
     return (lookup * LOOKUPS + change * distinct) / _seconds(update)
 
 
-def _tiny_step(size: int, world: Any = None) -> float:
-    """A step of hardly any rows, alone or with the processes of a world."""
-    count = len([feature for feature in FEATURES if feature.vocab_size])
+def _step(num_rows: int, world: Any = None, clock: Callable[[], float] = time.process_time) -> float:
+    """A step of so many rows, alone or each of the processes of a world."""
+    ids = torch.stack([torch.randint(one.vocab_size, (num_rows,)) for one in FEATURES if one.vocab_size], dim=1)
+    count, size = ids.shape[1], num_rows * (world.size if world else 1)
     settings = TrainingSettings(batch_size=size, tables="lazy", placement={"all": "table-wise"})
     rows = EncodedRows(np.empty((0, count), np.uint32), np.empty((0, len(FEATURES) - count), np.float32))
     split = Split(LabeledRows(rows, np.empty(0, np.float32)))
     model = build_model(parse_model_settings({}), FEATURES)
     options: dict[str, Any] = {"loss": LogLoss(), "rule": UpdateRule(settings), "seed": 0}
-    batch = Batch(
-        Features(torch.zeros(1, count, dtype=torch.int64), torch.zeros(1, len(FEATURES) - count)), torch.ones(1)
-    )
+    batch = Batch(Features(ids, torch.zeros(num_rows, len(FEATURES) - count)), torch.ones(num_rows))
     if world is None:
         alone = ProcessorEngine(model, split, settings, **options)
-        return _seconds(lambda: alone.step(batch), 30)
+        return _seconds(lambda: alone.step(batch), 30, clock)
     from crossrank.training.distributed.engine import DistributedEngine, Share
 
     engine = DistributedEngine(model, split, settings, **options, world=world)
-    return _seconds(lambda: engine.step(Share(batch)), 30)
+    return _seconds(lambda: engine.step(Share(batch, size)), 30, clock)
 
 
-def _together(size: int) -> dict[str, float]:
+def together(size: int) -> dict[str, float]:
     """What processes on this machine measure together, the first one's word."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_work, (size, folder), nprocs=size)  # type: ignore[no-untyped-call]
@@ -180,7 +187,7 @@ def _work(rank: int, size: int, folder: str) -> None:
         }
         if has_torchrec():
             torch.manual_seed(0)
-            found["step"] = _tiny_step(size, World(rank, size, torch.device("cpu")))
+            found["step"] = _step(1, World(rank, size, torch.device("cpu")))
         if rank == 0:
             Path(folder, "found.json").write_text(json.dumps(found), encoding="utf-8")
         dist.barrier()
