@@ -11,7 +11,8 @@ no Adam on a processor), torch's Adagrad for the rest. crossrank's step does mor
 shards and a moving average. Its placement is that of TorchRec's planner, as DLRM_DCN's is.
 
 crossrank is there twice. As it is by default: its own cross layers, and products in bfloat16 where the processor has
-that. And like for like, with TorchRec's cross layers and products in float32, as DLRM_DCN's are.
+that. And like for like, with TorchRec's cross layers and products in float32, as DLRM_DCN's are. So is DLRM_DCN: as it
+is, and with its products in bfloat16 by autocast.
 
 On a GPU crossrank's step is the captured one of its training on a single machine, with its shuffling and the gathering
 of a batch. DLRM_DCN has its batches ready on the device, and runs as it is (no graph), by NCCL in a group of one; with
@@ -54,10 +55,11 @@ SMALL = Shape(2048, 16, 32, [64, 16], [128, 64, 1], SIZES)
 LARGE = Shape(8192, 128, 512, [512, 256, 128], [1024, 1024, 512, 256, 1], [20 * size for size in SIZES])
 POWER = 1.05  # the k-th most frequent value of a feature has the weight k^-1.05
 OURS, RIVAL = ("crossrank", "crossrank, layers and precision of DLRM_DCN"), "DLRM_DCN"
-# On a GPU: products in bfloat16, and FBGEMM's optimiser of the tables
+HALF = f"{RIVAL}, bfloat16"
+# Products in bfloat16, and FBGEMM's optimiser of the tables; the last on a GPU only
 RIVALS = {
     RIVAL: (False, "adagrad"),
-    f"{RIVAL}, bfloat16": (True, "adagrad"),
+    HALF: (True, "adagrad"),
     f"{RIVAL}, bfloat16, Adam": (True, "adam"),
 }
 
@@ -93,18 +95,17 @@ def main() -> None:
     print(
         f"global batch {shape.batch}, {len(SIZES)} tables, {sum(SIZES):,} rows of {shape.dim}, one thread a process\n"
     )
-    columns = ["processes", "", "ms a step", "processor ms a step", "DLRM_DCN's ms over ours", "processor ms over ours"]
+    columns = ["processes", "", "ms a step", "processor ms a step"]
+    columns += [f"{name}'s ms over ours" for name in (RIVAL, HALF)]
     print(f"| {' | '.join(columns)} |")
     print("| ---: | --- |" + " ---: |" * 4)
     for processes in (1, 2, 4):
         found = run_workers(processes, flags)
-        for name in (*OURS, RIVAL):
+        for name in (*OURS, RIVAL, HALF):
             row = [f"{statistics.median(times) * 1000:.1f}" for times in found[name]]
-            if name != RIVAL:
-                pairs = zip(found[name], found[RIVAL], strict=True)  # turn by turn
-                row += [f"{statistics.median(b / a for a, b in zip(*two, strict=True)):.2f}" for two in pairs]
-            else:
-                row += ["", ""]
+            for rival in (RIVAL, HALF):
+                turns = zip(found[name][0], found[rival][0], strict=True)
+                row.append(f"{statistics.median(b / a for a, b in turns):.2f}" if name in OURS else "")
             print(f"| {processes} | {name} | {' | '.join(row)} |", flush=True)
 
 
@@ -139,7 +140,7 @@ def work(folder: Path, shape: Shape, *, on_gpu: bool, rounds: int, steps: int) -
             rows = [tuple(one.to("cuda") for one in batch) for batch in rows]
         else:
             contenders = {name: ours(world, shape, alike=i > 0) for i, name in enumerate(OURS)}
-            contenders[RIVAL] = theirs(world, shape, share)
+            contenders |= {name: theirs(world, shape, share, bfloat16=name == HALF) for name in (RIVAL, HALF)}
         found: dict = {name: ([], []) for name in contenders}
         for turn in range(rounds + 1):
             for name, step in contenders.items():
