@@ -49,9 +49,8 @@ class App:
     ) -> None:
         self.settings, self.models, self.tell_others = settings, models, tell_others
         self.metrics = Metrics()
-        self.heads: dict[
-            bytes, int
-        ] = {}  # of requests for a score that were let through, and the sizes of their bodies
+        # Of requests for a score that were let through, and the sizes of their bodies
+        self.heads: dict[bytes, int] = {}
         self._count_versions()
         self.bodies = BodyReader(settings.max_body, settings.timeout_seconds)
         self.batcher = Batcher(
