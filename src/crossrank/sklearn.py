@@ -140,7 +140,8 @@ class _Estimator(BaseEstimator):
         words = [f"{name}={_toml(value)}" for name, value in given.items() if "." in name]
         config = override({name: value for name, value in given.items() if "." not in name}, words)
         num_valid = max(1, round(VALID_SHARE * num_rows))
-        config["model"] = {"ensemble": 1} | config.get("model", {}) | {"name": self.model}  # they have their own
+        # One model, since scikit-learn averages several by means of its own
+        config["model"] = {"ensemble": 1} | config.get("model", {}) | {"name": self.model}
         share = num_valid / num_rows
         config.setdefault("split", {"method": "time", "fractions": [1 - share, share]})
         return config

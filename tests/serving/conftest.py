@@ -78,3 +78,11 @@ def make_run(tmp_path_factory):
 def bundle(run, dataset, tmp_path_factory):
     """The small trained run as a bundle."""
     return export(run, tmp_path_factory.mktemp("bundles") / "small", data=dataset).path
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

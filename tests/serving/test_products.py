@@ -16,14 +16,6 @@ from crossrank.serving.ranker import FEW, _best
 from crossrank.serving.threads import SMALL, threads_for
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_few_products_take_the_caller_s_thread_and_many_take_all(two_threads) -> None:
     with threads_for(SMALL):
         assert torch.get_num_threads() == 1

@@ -15,14 +15,6 @@ from crossrank.serving.threads import SMALL, side_by_side
 
 
 @pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
 def busy_pool(two_threads, monkeypatch):
     """A pool whose one thread has other work until the test is over."""
     done, begun = threading.Event(), threading.Event()

@@ -46,26 +46,37 @@ def client(make_client):
 
 
 @pytest.fixture(scope="module")
-def listen(run, clicks, tmp_path_factory):
-    """A function that lets a server with a catalogue listen, in a thread; its address."""
-    items = tmp_path_factory.mktemp("items") / "items.csv"
-    own = ["item", "category", "tags", "price", "age_days"]
-    clicks.select(own).unique("item", maintain_order=True).write_csv(items)
+def let_listen():
+    """A function that lets an app listen, in a thread; the server and its address."""
     with contextlib.ExitStack() as ended:
 
-        def start(**settings) -> str:
-            app = App(ServeSettings(run=run.path, **settings), Models(Served.open(run.path, items, "item")))
-            server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
-            bound = bind("127.0.0.1", 0)
+        def start(app, **config):
+            server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, **config))
+            bound = ended.enter_context(bind("127.0.0.1", 0))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
             thread.start()
             ended.callback(thread.join)
             ended.callback(setattr, server, "should_exit", True)
             while not server.started:
                 time.sleep(0.01)
-            return f"http://127.0.0.1:{bound.getsockname()[1]}"
+            return server, bound.getsockname()
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def listen(run, clicks, tmp_path_factory, let_listen):
+    """A function that lets a server with a catalogue listen, in a thread; its address."""
+    items = tmp_path_factory.mktemp("items") / "items.csv"
+    own = ["item", "category", "tags", "price", "age_days"]
+    clicks.select(own).unique("item", maintain_order=True).write_csv(items)
+
+    def start(**settings) -> str:
+        app = App(ServeSettings(run=run.path, **settings), Models(Served.open(run.path, items, "item")))
+        _, (host, port) = let_listen(app)
+        return f"http://{host}:{port}"
+
+    return start
 
 
 @pytest.fixture(scope="module")

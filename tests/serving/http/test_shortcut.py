@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-import threading
 import time
 from types import SimpleNamespace
 
 import orjson
 import pytest
-import uvicorn
 
 from crossrank.serving.http import shortcut
 from crossrank.serving.http.app import App
 from crossrank.serving.http.served import Models
-from crossrank.serving.http.server import bind
 from crossrank.serving.http.settings import ServeSettings
 from crossrank.serving.http.shortcut import ShortProtocol
 
@@ -25,32 +22,24 @@ TOKEN = "a-token-of-this-test"
 
 
 @pytest.fixture
-def listen(served, run):
-    """A function that lets a server listen in a thread; what it is made of, and how many went the short way."""
-    with contextlib.ExitStack() as ended:
+def listen(served, run, let_listen):
+    """A function that lets a server listen; what it is made of, and how many went the short way."""
 
-        def start(idle=75, model=served, **settings):
-            app = App(ServeSettings(run=run.path, **settings), Models(model))
-            own = {"http": ShortProtocol, "proxy_headers": False, "timeout_keep_alive": idle}
-            server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None, **own))
-            submit, taken = app.submit, []
+    def start(idle=75, model=served, **settings):
+        app = App(ServeSettings(run=run.path, **settings), Models(model))
+        submit, taken = app.submit, []
 
-            def counted(body, answer):
-                model = submit(body, answer)
-                taken.append(model is not None)
-                return model
+        def counted(body, answer):
+            model = submit(body, answer)
+            taken.append(model is not None)
+            return model
 
-            app.submit = counted
-            bound = ended.enter_context(bind("127.0.0.1", 0))
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-            thread.start()
-            ended.callback(thread.join)
-            ended.callback(setattr, server, "should_exit", True)
-            while not server.started:
-                time.sleep(0.01)
-            return SimpleNamespace(app=app, server=server, taken=taken, address=bound.getsockname())
+        app.submit = counted
+        own = {"http": ShortProtocol, "ws": "none", "proxy_headers": False, "timeout_keep_alive": idle}
+        server, address = let_listen(app, **own)
+        return SimpleNamespace(app=app, server=server, taken=taken, address=address)
 
-        yield start
+    return start
 
 
 def connect(one) -> socket.socket:
