@@ -79,6 +79,19 @@ def test_whole_numbers_a_few_of_which_are_far_more_frequent_are_codes():
 
 
 @pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (lambda thing: thing * 7919 % 104_729, Categorical),  # far apart
+        (lambda thing: thing * 217 % 401, Categorical),  # numbered through
+        (lambda thing: thing * 7919 % 2003, Numeric),  # neither
+    ],
+)
+def test_things_about_as_frequent_are_codes_by_where_their_numbers_lie(number, kind):
+    numbers = draw(lambda r: number(int(400 * r.random() ** 1.5)), rows=5000)
+    assert isinstance(infer(numbers), kind)
+
+
+@pytest.mark.parametrize(
     "amount",
     [
         lambda r: int(r.gauss(2000, 300)),
