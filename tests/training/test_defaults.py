@@ -34,9 +34,14 @@ def test_many_rows_are_learned_with_the_papers_values(kind) -> None:
     assert filled({}, rows=500_000, kind=kind) == Config.parse({})
 
 
-def test_large_batches_have_larger_steps_that_warm_up() -> None:
-    training = filled({"training": {"batch_size": 16_384}}, rows=10**6).training
-    assert (training.learning_rate, training.table_learning_rate, training.warmup_steps) == (0.0028, 0.008, 30)
+def test_large_batches_have_larger_steps_the_first_of_which_grow() -> None:
+    training = filled({"training": {"batch_size": 65_536}}, rows=8_600_000).training
+    assert (training.learning_rate, training.table_learning_rate, training.warmup_steps) == (0.01, 0.014, 0)
+    assert (training.ramp, training.average_decay) == (0.5, 0.9318)  # a ninth of an epoch
+    for written in ({"ramp": 0.0}, {"schedule": "cosine"}):
+        training = filled({"training": {"batch_size": 16_384, **written}}, rows=10**6).training
+        assert (training.learning_rate, training.table_learning_rate, training.warmup_steps) == (0.0028, 0.008, 30)
+        assert (training.ramp, training.average_decay) == (0.0, 0.9999)
     for written in ({"batch_size": 4096}, {"batch_size": 65_536, "learning_rate": 0.01}):
         assert filled({"training": written}, rows=10**6) == Config.parse({"training": written})
 

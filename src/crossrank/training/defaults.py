@@ -17,6 +17,7 @@ from typing import Any
 from crossrank.config import to_dict
 from crossrank.data import EncodedDataset
 from crossrank.models import parse_model_settings
+from crossrank.training.growing import POWER
 from crossrank.training.loss import is_order
 from crossrank.training.settings import most_table_decay
 
@@ -25,6 +26,7 @@ ENOUGH_ROWS = 2048  # for trying things, and averaging seeds
 VARIED_ROWS = range(ENOUGH_ROWS, 20_000)  # of mostly numbers, for which variants are tried
 NUM_SEEDS = 4
 USUAL_BATCH = 4096  # rows in a step, up to which the usual learning rate does
+RAMP = 0.5
 DROPOUT, OF_NUMBERS = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}, {"deep": {"dropout": 0.1}}
 
 
@@ -46,7 +48,7 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
         filled = _numbers(dataset, training)
         parts = {"embedding": {"dropout": 0.3}} if _has_ids(dataset) else {}
     elif rows >= MANY_ROWS:
-        filled = _large_batches(training)
+        filled = _large_batches(dataset, training)
     else:
         filled = _rows(dataset, training)
         parts |= DROPOUT | (OF_NUMBERS if kind == "binary" and not _ids_of_texts(dataset) else {})
@@ -79,13 +81,19 @@ def _tries(dataset: EncodedDataset) -> dict[str, Any]:
     return variants | ({"memory": "auto"} if ENOUGH_ROWS <= rows < MANY_ROWS and ids > 1 else {})
 
 
-def _large_batches(given: Mapping[str, Any]) -> dict[str, Any]:
-    """There are few steps of many rows: they are larger, those of embedding rows most, and the first ones grow."""
-    times = given.get("batch_size", 0) / USUAL_BATCH
+def _large_batches(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
+    """There are few steps of many rows, and each is larger; the first ones grow, in rows or in length."""
+    size = given.get("batch_size", 0)
+    times = size / USUAL_BATCH
     if times <= 1 or "learning_rate" in given or given.get("tables") == "dense":
         return {}
-    rates = {"learning_rate": 0.001 * times**0.75, "table_learning_rate": 0.002 * times}
-    return {key: float(f"{rate:.2g}") for key, rate in rates.items()} | {"warmup_steps": 30}
+    whole = dataset.schema.label.kind == "grade" or given.get("schedule") in ("linear", "cosine")
+    if ramp := given.get("ramp", 0.0 if whole else RAMP):
+        rate, table_rate, steps = 0.0015 * times**POWER, 0.002 * times**POWER, dataset.train.num_batches(size)
+        more = {"ramp": ramp, "average_decay": min(0.9999, round(1 - 9 / max(steps, 18), 4))}
+    else:
+        rate, table_rate, more = 0.001 * times**0.75, 0.002 * times, {"warmup_steps": 30}
+    return {"learning_rate": float(f"{rate:.2g}"), "table_learning_rate": float(f"{table_rate:.2g}"), **more}
 
 
 def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:

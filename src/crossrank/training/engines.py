@@ -13,6 +13,7 @@ from crossrank.training.cuda.engine import CapturedEngine
 from crossrank.training.cuda.many import JointEngine, can_share_a_program
 from crossrank.training.device import choose_device
 from crossrank.training.engine import Engine
+from crossrank.training.growing import GrowingEngine, OneModel, phases_of
 from crossrank.training.heads import with_heads
 from crossrank.training.processor import ProcessorEngine
 from crossrank.training.profile import NoClock, StepClock
@@ -25,12 +26,23 @@ def make_engine(
 ) -> Engine:
     """What makes the steps of a model: a GPU, or a processor."""
     device = _device(model, settings)
-    settings = settings.for_model(model, device.type)
-    rule = UpdateRule(settings, total_steps=settings.total_steps(dataset.train.num_batches(settings.batch_size)))
+    settings, train = settings.for_model(model, device.type), dataset.train
     loss = with_heads(settings.find_loss(dataset.schema.label), settings.heads, model)
     kind = CapturedEngine if device.type == "cuda" else ProcessorEngine
     clock = clock or NoClock()
-    return kind(model, dataset.train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock)
+
+    def make(settings: TrainingSettings) -> OneModel:
+        rule = UpdateRule(settings, total_steps=settings.total_steps(train.num_batches(settings.batch_size)))
+        return kind(model, train, settings, loss=loss, rule=rule, seed=seed, device=device, clock=clock)
+
+    if settings.ramp and loss.needs_groups:
+        raise ConfigError(
+            "training.ramp divides batches, and this loss compares rows of a group, which a batch has whole; got "
+            f"ramp={settings.ramp}.",
+            hint="Leave training.ramp out.",
+        )
+    phases = phases_of(settings, len(train))
+    return make(settings) if len(phases) == 1 else GrowingEngine(phases, make)
 
 
 def joint_engine(
@@ -44,7 +56,7 @@ def joint_engine(
     shared = settings[0].for_model(models[0], device.type)
     rates = [one.learning_rate for one in settings]
     loss = with_heads(shared.find_loss(dataset.schema.label), shared.heads, models[0])
-    alone = loss.needs_groups or models[0].num_outputs > 1
+    alone = loss.needs_groups or models[0].num_outputs > 1 or shared.ramp > 0
     if alone or not can_share_a_program(models[0], dataset.train, shared, device):
         return None
     total = shared.total_steps(dataset.train.num_batches(shared.batch_size))

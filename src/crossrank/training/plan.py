@@ -67,8 +67,9 @@ def check_distributed(config: Config) -> None:
     """Refuse what several processes do not train."""
     asked: dict[str, Any] = {"model.ensemble": config.model.ensemble, "training.memory": config.training.memory}
     asked |= {"training.variants": config.training.variants, "training.heads": config.training.heads}
+    asked |= {"training.ramp": config.training.ramp}
     for key, value in asked.items():
-        if value not in (1, "none"):
+        if value not in (1, "none", 0):
             raise ConfigError(
                 f"A distributed training has one model with one loss on a dataset as it is; got {key}={value}.",
                 hint=f"Leave {key} out, or train in one process.",

@@ -91,6 +91,9 @@ class TrainingSettings:
         "each evaluation that is not the best so far)",
     )
     warmup_steps: int = setting(0, "steps in which the learning rate rises to its full value")
+    ramp: float = setting(
+        0.0, "share of the first epoch in which steps grow from 4,096 rows to a whole batch, where that has more"
+    )
     distributed: bool = setting(False, "one of several processes that train one model, under torchrun or --workers")
     placement: Mapping[str, Placement] = setting(
         {},
@@ -129,7 +132,13 @@ class TrainingSettings:
                 f"training.monitor must be one of {listing([*MONITORS, 'ndcg@10'], most=10)}; got '{self.monitor}'.",
                 hint=did_you_mean(self.monitor, [*MONITORS, "ndcg@10"]),
             )
-        check_share("training.average_decay", self.average_decay)
+        for key in ("average_decay", "ramp"):
+            check_share(f"training.{key}", getattr(self, key))
+        if self.ramp and self.schedule in ("linear", "cosine"):
+            raise ConfigError(
+                f"training.ramp goes with a learning rate that is constant, or plateau; got schedule={self.schedule}.",
+                hint="Leave one of them out.",
+            )
         most = most_table_decay(self.average_decay, self.table_learning_rate or self.learning_rate)
         if self.table_decay > most:
             raise ConfigError(

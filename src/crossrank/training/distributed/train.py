@@ -61,7 +61,7 @@ def train_distributed(
     if not isinstance(config, Config):  # what is left out is not chosen from what is refused below
         config = {
             **(config or {}),
-            "training": {"variants": "none", "memory": "none", **(config or {}).get("training", {})},
+            "training": {"variants": "none", "memory": "none", "ramp": 0.0, **(config or {}).get("training", {})},
         }
     into, run = run.into, dataclasses.replace(run, config=as_made(config, dataset))
     training = run.config.training
