@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from crossrank.data import EncodedDataset, Encoder, SplitSettings, crossing
+from crossrank.data.cell_codes import CellCodes
 from crossrank.data.crossing import NUM_ORDERS, add_crosses
+from crossrank.data.ordered import FIRST_FORM, Form
 from crossrank.data.prepare import prepare
 from crossrank.errors import SchemaError
 from crossrank.schema import Categorical, Cross, Label, Multivalent, Numeric, Schema
@@ -82,11 +84,13 @@ def test_rows_that_do_not_train_see_all_training_rows(tmp_path, real) -> None:
     prior = labels.mean() if real else (labels.sum() + 0.5) / (len(labels) + 1)
     for row in range(len(valid)):
         same = (train.categorical[:, :2] == valid.categorical[row, :2]).all(axis=1)
-        n, smoothed = same.sum(), (labels[same].sum() + prior) / (same.sum() + 1)
+        n, smoothed = same.sum(), (labels[same].sum() + 5 * prior) / (same.sum() + 5)
         odds = (
             math.log(smoothed / (1 - smoothed) * (1 - prior) / prior) if not real else (smoothed - prior) / labels.std()
         )
-        np.testing.assert_allclose(valid.numeric[row, 1:3], [math.log1p(n), odds if n else 0.0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            valid.numeric[row, 1:3], [math.log1p(n) / 10, odds if n else 0.0], rtol=1e-4, atol=1e-5
+        )
 
 
 def test_the_first_rows_of_an_order_know_nothing_and_later_ones_count_those_before(tmp_path) -> None:
@@ -95,14 +99,14 @@ def test_the_first_rows_of_an_order_know_nothing_and_later_ones_count_those_befo
     assert train.rows.encoded.orders is None  # there is only one time
     for row in range(len(train)):
         earlier = (train.rows.times < train.rows.times[row]) & (train.categorical[:, 0] == train.categorical[row, 0])
-        assert train.numeric[row, 3] == pytest.approx(math.log1p(earlier.sum()))
+        assert train.numeric[row, 3] == pytest.approx(math.log1p(earlier.sum()) / 10)
 
 
 def test_rows_in_order_of_time_are_walked_through_as_they_are_stored(tmp_path) -> None:
     train = prepared(frame(), tmp_path / "data", split=SplitSettings(method="time")).train
     for row in range(len(train)):
         assert train.numeric[row, 3] == pytest.approx(
-            math.log1p((train.categorical[:row, 0] == train.categorical[row, 0]).sum())
+            math.log1p((train.categorical[:row, 0] == train.categorical[row, 0]).sum()) / 10
         )
 
 
@@ -133,6 +137,21 @@ def test_an_encoder_with_crosses_is_saved_and_gives_one_row_what_a_table_gets(tm
     new = encoder.encode_rows([{"user": "nobody", "item": "x", "age": 30}])
     assert new.categorical[0, 2] == 1
     assert new.numeric[0, 1:].tolist() == [0, 0, 0, 0]
+
+
+def test_crosses_of_a_folder_that_does_not_tell_their_form_keep_the_first_one(tmp_path) -> None:
+    dataset = prepared(frame(), tmp_path / "data")
+    codes = next(one for one in dataset.encoder.crosses.values() if one.cross == SINGLE)
+    tensors = codes.tensors()
+    old = CellCodes.load(codes.cross, dataset.encoder.with_crosses([]).features, "binary",
+                         {**tensors, "prior": tensors["prior"][:2]})  # fmt: skip
+    known = np.asarray(dataset.train.categorical)
+    assert old.form == FIRST_FORM
+    np.testing.assert_allclose(old.encode(known)[1][:, 0], 10 * codes.encode(known)[1][:, 0], rtol=1e-6)
+    like = dataset.encoder.with_crosses([old])
+    again = prepare(frame(), schema(SINGLE), tmp_path / "again", progress=False, like=like)
+    crossed = add_crosses(again, [PAIR], tmp_path / "crossed")
+    assert [one.form for one in crossed.encoder.crosses.values()] == [FIRST_FORM, Form()]
 
 
 def test_cells_have_ids_from_their_min_count_on_and_the_most_frequent_comes_first(tmp_path) -> None:

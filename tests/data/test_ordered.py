@@ -8,14 +8,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from crossrank.data.ordered import SMOOTHING, OrderedStatistics, sums_before
+from crossrank.data.ordered import FIRST_FORM, Form, OrderedStatistics, sums_before
 
 
 def logit(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def by_loops(cells, labels, times, kind) -> list[list[float]]:
+def by_loops(cells, labels, times, kind, *, a=5.0, b=0.1) -> list[list[float]]:
     """The definition: for each row a look at every row before it."""
     result = []
     for row, cell in enumerate(cells):
@@ -26,14 +26,14 @@ def by_loops(cells, labels, times, kind) -> list[list[float]]:
             result.append([0.0, 0.0])
         elif kind == "binary":
             prior = (math.fsum(everything) + 0.5) / (len(everything) + 1)
-            smoothed = (total + SMOOTHING * prior) / (n + SMOOTHING)
-            result.append([math.log(1 + n), logit(smoothed) - logit(prior)])
+            smoothed = (total + a * prior) / (n + a)
+            result.append([b * math.log(1 + n), logit(smoothed) - logit(prior)])
         else:
             prior = math.fsum(everything) / len(everything)
             variance = math.fsum((label - prior) ** 2 for label in everything) / len(everything)
-            smoothed = (total + SMOOTHING * prior) / (n + SMOOTHING)
+            smoothed = (total + a * prior) / (n + a)
             odds = (smoothed - prior) / (math.sqrt(variance) if variance > 0 else 1.0)
-            result.append([math.log(1 + n), max(-10.0, min(10.0, odds))])
+            result.append([b * math.log(1 + n), max(-10.0, min(10.0, odds))])
     return result
 
 
@@ -48,8 +48,10 @@ def rows(kind: str, *, with_times: bool, num_rows: int = 300, seed: int = 0):
 @pytest.mark.parametrize("kind", ["binary", "real"])
 def test_statistics_equal_loops_over_the_definition(kind, with_times) -> None:
     cells, labels, times = rows(kind, with_times=with_times)
-    found = OrderedStatistics(40, kind).add(cells, labels, times)
-    np.testing.assert_allclose(found, by_loops(cells, labels, times, kind), rtol=1e-6, atol=1e-6)
+    for form in (Form(), FIRST_FORM):
+        found = OrderedStatistics(40, kind, form).add(cells, labels, times)
+        expected = by_loops(cells, labels, times, kind, a=form.smoothing, b=form.count_scale)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("with_times", [False, True])
@@ -86,7 +88,7 @@ def test_another_label_changes_no_statistic_of_its_own_row_and_of_no_row_before(
 def test_rows_of_one_time_do_not_see_each_other() -> None:
     found = OrderedStatistics(1, "binary").add(np.zeros(4, int), np.ones(4), np.array([1, 1, 1, 2]))
     assert found[:3].tolist() == [[0, 0]] * 3
-    assert found[3, 0] == pytest.approx(math.log(4))
+    assert found[3, 0] == pytest.approx(0.1 * math.log(4))
 
 
 def test_cells_that_occur_once_have_no_statistics() -> None:

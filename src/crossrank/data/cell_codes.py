@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data.ordered import Prior, statistics
+from crossrank.data.ordered import FIRST_FORM, Form, Prior, statistics
 from crossrank.data.rows import Floats, Ids, Positions
 from crossrank.data.vocabulary import FIRST_ID, UNSEEN_ID
 from crossrank.errors import SchemaError, did_you_mean, listing
@@ -74,6 +74,7 @@ class CellCodes:
         known: their keys in order, how many training rows each had, and the sum of these rows' labels: (C,) each.
         prior: of all training rows.
         kind: of the label.
+        form: of the statistics.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class CellCodes:
         known: tuple[Keys, NDArray[np.int64], NDArray[np.float64]],
         prior: Prior,
         kind: LabelKind,
+        form: Form,
     ) -> None:
-        self.cross, self.cells, self.prior, self.kind = cross, cells, prior, kind
+        self.cross, self.cells, self.prior, self.kind, self.form = cross, cells, prior, kind, form
         self._keys, self._counts, self._sums = known
         often = np.flatnonzero(self._counts >= cross.min_count)
         self._kept = often[np.lexsort((often, -self._counts[often]))]  # by id: the most frequent first
@@ -118,7 +120,7 @@ class CellCodes:
 
     def means(self) -> Floats:
         """The mean of the statistics over the training rows: (0 or 2,)."""
-        found = statistics(self._counts, self._sums, self.prior, self.kind)
+        found = statistics(self._counts, self._sums, self.prior, self.kind, self.form)
         means: Floats = (self._counts @ found / self._counts.sum()).astype(np.float32)
         return means[: 2 * self.cross.statistics]
 
@@ -139,7 +141,7 @@ class CellCodes:
         seen = self._keys[places] == keys
         ids = np.where(seen, self._ids[places], np.uint32(UNSEEN_ID))[:, None]
         counts, sums = (np.where(seen, known[places], 0) for known in (self._counts, self._sums))
-        numbers = statistics(counts, sums, self.prior, self.kind)
+        numbers = statistics(counts, sums, self.prior, self.kind, self.form)
         return ids[:, : int(self.cross.ids)], numbers[:, : 2 * self.cross.statistics]
 
     def find(self, keys: Keys) -> Positions:
@@ -147,7 +149,8 @@ class CellCodes:
         return np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        prior = np.array([self.prior.mean, self.prior.deviation], np.float64)
+        form = self.form.smoothing, self.form.count_scale
+        prior = np.array([self.prior.mean, self.prior.deviation, *form], np.float64)
         return {"keys": self._keys, "counts": self._counts, "sums": self._sums, "prior": prior}
 
     @classmethod
@@ -160,4 +163,6 @@ class CellCodes:
     ) -> CellCodes:
         """The inverse of :meth:`tensors`, given the features without crosses."""
         known = tensors["keys"], tensors["counts"], tensors["sums"]
-        return cls(cross, CellKeys.of(cross.of, features), known, Prior(*tensors["prior"].tolist()), kind)
+        mean, deviation, *form = tensors["prior"].tolist()
+        prior, cells = Prior(mean, deviation), CellKeys.of(cross.of, features)
+        return cls(cross, cells, known, prior, kind, Form(*form) if form else FIRST_FORM)

@@ -18,7 +18,7 @@ from crossrank.data.arrays import room_for
 from crossrank.data.cell_codes import CellCodes, CellKeys, Keys
 from crossrank.data.dataset import EncodedDataset
 from crossrank.data.encoder import Encoder
-from crossrank.data.ordered import OrderedStatistics
+from crossrank.data.ordered import Form, OrderedStatistics
 from crossrank.data.rows import EncodedRows, Floats, LabeledRows, Positions
 from crossrank.data.split_rows import Split
 from crossrank.data.writer import DatasetWriter
@@ -52,8 +52,15 @@ def add_crosses(
     return EncodedDataset.open(into)
 
 
-def write_crossed(dataset: EncodedDataset, crosses: Sequence[Cross], writer: DatasetWriter) -> Encoder:
-    """Write all rows with these crosses in place of those that the dataset has; returns what encodes them."""
+def write_crossed(
+    dataset: EncodedDataset, crosses: Sequence[Cross], writer: DatasetWriter, *, like: Encoder | None = None
+) -> Encoder:
+    """Write all rows with these crosses in place of those that the dataset has; returns what encodes them.
+
+    Crosses that an encoder has, that of the dataset if no other is given, keep the form of their statistics.
+    """
+    had = (like or dataset.encoder).crosses
+    forms = [had[cross.name].form if cross.name in had else Form() for cross in crosses]
     base, train, kind = dataset.encoder.with_crosses([]), dataset.train, dataset.schema.label.kind
     cells = [CellKeys.of(cross.of, base.features) for cross in crosses]
     known, num_orders = _known(train, cells), 1 if by_time(dataset) else NUM_ORDERS
@@ -61,13 +68,13 @@ def write_crossed(dataset: EncodedDataset, crosses: Sequence[Cross], writer: Dat
         file = writer.folder / "statistics"
         found: Floats = room_for(file, (len(train), num_orders, len(crosses), 2))
         for turn in range(num_orders):
-            walks = [OrderedStatistics(len(keys), kind) for keys in known]
+            walks = [OrderedStatistics(len(keys), kind, form) for keys, form in zip(known, forms, strict=True)]
             for rows, times in parts_in_order(dataset, turn):
                 ids, labels = train.categorical[rows], train.labels[rows]
                 for place, (walk, keys, cell) in enumerate(zip(walks, known, cells, strict=True)):
                     found[rows, turn, place] = walk.add(np.searchsorted(keys, cell.keys(ids)), labels, times)
         codes = [
-            CellCodes(cross, cell, (keys, walk.counts, walk.sums), walk.prior, kind)
+            CellCodes(cross, cell, (keys, walk.counts, walk.sums), walk.prior, kind, walk.form)
             for cross, cell, keys, walk in zip(crosses, cells, known, walks, strict=True)
         ]
         encoder, shown = base.with_crosses(codes), [place for place, one in enumerate(crosses) if one.statistics]

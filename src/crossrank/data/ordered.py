@@ -3,7 +3,7 @@
 A cell is the tuple of values that a row has in one or several columns. With n and S the number and the sum of the
 labels of its cell over the rows *before* this one in some order, and π the prior over all rows before it,
 
-``log(1 + n)``  and  ``logit((S + a π) / (n + a)) - logit(π)``
+``b log(1 + n)``  and  ``logit((S + a π) / (n + a)) - logit(π)``
 
 are a row's statistics; for a label that is a number the second is ``((S + a π) / (n + a) - π) / deviation``. Both are 0
 where the cell has not been seen. The prior, too, is one of the rows before: then not a digit of a row's statistics
@@ -23,8 +23,18 @@ from crossrank.data.rows import Floats
 from crossrank.schema import LabelKind
 
 Doubles = NDArray[np.float64]
-SMOOTHING = 1.0  # a
 LARGEST = 10.0  # of a number's statistic: the deviation of the first few rows may be next to nothing
+
+
+@dataclass(frozen=True)
+class Form:
+    """How statistics are written: a, which smooths shares, and b, which keeps counts as small as other inputs."""
+
+    smoothing: float = 5.0
+    count_scale: float = 0.1
+
+
+FIRST_FORM = Form(1.0, 1.0)  # of version 0.2.0, whose folders do not tell
 
 
 def sums_before(groups: NDArray[np.integer], values: Doubles, times: NDArray[np.integer] | None = None) -> Doubles:
@@ -78,14 +88,14 @@ class Prior:
         return cls(shift + mean, np.sqrt(np.where(variance > 0, variance, 1.0)))
 
 
-def statistics(counts: NDArray[Any], sums: Doubles, prior: Prior, kind: LabelKind) -> Floats:
+def statistics(counts: NDArray[Any], sums: Doubles, prior: Prior, kind: LabelKind, form: Form) -> Floats:
     """The two statistics of cells with so many labels of that sum: (N,) and (N,) -> (N, 2)."""
-    smoothed = (sums + SMOOTHING * prior.mean) / (counts + SMOOTHING)
+    smoothed = (sums + form.smoothing * prior.mean) / (counts + form.smoothing)
     if kind == "binary":
         odds = _logit(smoothed) - _logit(np.asarray(prior.mean))
     else:
         odds = ((smoothed - prior.mean) / prior.deviation).clip(-LARGEST, LARGEST)
-    return np.column_stack([np.log1p(counts), np.where(counts > 0, odds, 0.0)]).astype(np.float32)
+    return np.column_stack([form.count_scale * np.log1p(counts), np.where(counts > 0, odds, 0.0)]).astype(np.float32)
 
 
 def _logit(share: Doubles) -> Doubles:
@@ -99,6 +109,7 @@ class OrderedStatistics:
     Args:
         num_cells: of cells, which are numbered from 0.
         kind: of the label.
+        form: of the statistics.
 
     Attributes:
         counts, sums: of the labels of each cell, over all rows so far: (C,).
@@ -108,11 +119,11 @@ class OrderedStatistics:
     Example:
         >>> walk = OrderedStatistics(2, "binary")
         >>> walk.add(np.array([0, 1, 0]), np.array([1.0, 1.0, 0.0]))[2].round(3)
-        array([0.693, 0.788], dtype=float32)
+        array([0.069, 0.215], dtype=float32)
     """
 
-    def __init__(self, num_cells: int, kind: LabelKind) -> None:
-        self.kind = kind
+    def __init__(self, num_cells: int, kind: LabelKind, form: Form | None = None) -> None:
+        self.kind, self.form = kind, form or Form()
         self.counts, self.sums = np.zeros(num_cells, np.int64), np.zeros(num_cells)
         self._shift: float | None = None
         self._totals = np.zeros(3)
@@ -129,7 +140,8 @@ class OrderedStatistics:
         values = np.column_stack([ones, centred, centred**2])
         totals = self._totals + sums_before(np.zeros(len(labels), np.int8), values, times)
         prior = Prior.of(totals, self.kind, self._shift)
-        result = statistics(self.counts[cells] + before[:, 0], self.sums[cells] + before[:, 1], prior, self.kind)
+        counts, sums = self.counts[cells] + before[:, 0], self.sums[cells] + before[:, 1]
+        result = statistics(counts, sums, prior, self.kind, self.form)
         self.counts += np.bincount(cells, minlength=len(self.counts))
         self.sums += np.bincount(cells, labels, minlength=len(self.sums))
         self._totals += values.sum(axis=0)

@@ -72,7 +72,7 @@ def prepare(
         progress: show a progress bar where stderr is a terminal.
         engine: ``"ray"`` to read and encode the files of a table on a cluster (:mod:`crossrank.data.by_file`); the
             dataset is the same, byte for byte.
-        like: an encoder of the same schema, whose values and pieces of numbers are taken.
+        like: an encoder of the same schema, whose values and pieces of numbers are taken, and the form of statistics.
         **table_options: more for :func:`open_table`, such as ``separator`` and ``header``.
 
     Raises:
@@ -84,7 +84,7 @@ def prepare(
             options: dict[str, Any] = {"split": split, "on_error": on_error, "progress": progress, "engine": engine}
             options |= {"like": like, **table_options}
             base = prepare(source, schema.with_crosses([]), writer.folder / "base", **options)
-            encoder = write_crossed(base, schema.crosses, writer)
+            encoder = write_crossed(base, schema.crosses, writer, like=like)
             shutil.rmtree(base.path)
             writer.finish(encoder, {key: base.manifest[key] for key in ("source", "split")})
         return EncodedDataset.open(into)
