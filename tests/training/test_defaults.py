@@ -36,7 +36,7 @@ def test_many_rows_are_learned_with_the_papers_values(kind) -> None:
 
 def test_large_batches_have_larger_steps_the_first_of_which_grow() -> None:
     training = filled({"training": {"batch_size": 65_536}}, rows=8_600_000).training
-    assert (training.learning_rate, training.table_learning_rate, training.warmup_steps) == (0.01, 0.014, 0)
+    assert (training.learning_rate, training.table_learning_rate, training.warmup_steps) == (0.008, 0.016, 0)
     assert (training.ramp, training.average_decay) == (0.5, 0.9318)  # a ninth of an epoch
     for written in ({"ramp": 0.0}, {"schedule": "cosine"}):
         training = filled({"training": {"batch_size": 16_384, **written}}, rows=10**6).training

@@ -68,8 +68,8 @@ def test_phases_double_the_rows_of_a_step_over_as_many_batches_each() -> None:
     settings = TrainingSettings(batch_size=128, ramp=0.5, learning_rate=0.1, table_learning_rate=0.2)
     found = phases_of(settings, 128 * 24)
     assert [(one.parts, one.first) for one in found] == [(8, 0), (4, 4), (2, 8), (1, 12)]
-    assert found[0].settings.learning_rate == pytest.approx(0.1 * 8**-0.7)
-    assert found[1].settings.table_learning_rate == pytest.approx(0.2 * 4**-0.7)
+    assert found[0].settings.learning_rate == pytest.approx(0.1 * 8**-0.5)
+    assert found[1].settings.table_learning_rate == pytest.approx(0.2 * 4**-0.5)
     assert found[-1].settings == settings
     for same in ({"ramp": 0.0}, {"batch_size": 31}, {"batch_size": 129}):  # nothing to grow, or no halves
         assert [one.parts for one in phases_of(TrainingSettings(**{"ramp": 0.5, **same}), 10_000)] == [1]
@@ -82,7 +82,7 @@ def test_steps_are_those_of_adam_on_smaller_batches(plain_dataset, tables, devic
     model = model_of(plain_dataset)
     adam, train = torch.optim.Adam(model.parameters(), lr=0.02), plain_dataset.train
     for epoch, parts, first, last in ((0, 4, 0, 4), (0, 2, 4, 8), (0, 1, 8, 15), (1, 1, 0, 15)):
-        adam.param_groups[0]["lr"] = 0.02 * parts**-0.7
+        adam.param_groups[0]["lr"] = 0.02 * parts**-0.5
         batches = train.batches(64 // parts, seed=3, epoch=epoch, start_batch=first * parts)
         for batch in itertools.islice(batches, (last - first) * parts):
             adam.zero_grad()

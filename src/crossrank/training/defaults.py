@@ -89,7 +89,7 @@ def _large_batches(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[st
         return {}
     whole = dataset.schema.label.kind == "grade" or given.get("schedule") in ("linear", "cosine")
     if ramp := given.get("ramp", 0.0 if whole else RAMP):
-        rate, table_rate, steps = 0.0015 * times**POWER, 0.002 * times**POWER, dataset.train.num_batches(size)
+        rate, table_rate, steps = 0.002 * times**POWER, 0.004 * times**POWER, dataset.train.num_batches(size)
         more = {"ramp": ramp, "average_decay": min(0.9999, round(1 - 9 / max(steps, 18), 4))}
     else:
         rate, table_rate, more = 0.001 * times**0.75, 0.002 * times, {"warmup_steps": 30}

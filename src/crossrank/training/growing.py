@@ -2,7 +2,7 @@
 
 Large batches make few steps. With ``training.ramp`` the first epoch begins with steps of about 4,096 rows, sixteen to a
 batch of 65,536; then come eight to a batch, four and two, each over as many batches, and then one. Steps of 1/p of a
-batch have p^-0.7 times the learning rate.
+batch have p^-0.5 times the learning rate.
 
 For each size there is an engine of its own, which takes over what the one before has learned. So it is the same on
 every device, and positions, evaluations and checkpoints count whole batches.
@@ -29,7 +29,7 @@ from crossrank.training.settings import TrainingSettings
 
 OneModel = CapturedEngine | ProcessorEngine
 FIRST_ROWS = 4096  # of the first steps, or a little more
-POWER = 0.7  # of the learning rate by the rows of a step
+POWER = 0.5  # of the learning rate by the rows of a step
 
 
 @dataclasses.dataclass(frozen=True)
