@@ -35,9 +35,8 @@ def test_one_pass_over_the_rows_at_some_places_gives_the_model_s_logits(settings
     places = np.random.default_rng(0).integers(50, size=num_items)
     x0 = torch.empty(num_items, model.layout.input_dim).double()
     x0[:, sides.context], x0[:, sides.item] = c.double(), v[places].double()
-    for pieces in ([places], np.array_split(places, 3)):
-        found = split.logits_at(c, split.item(v), pieces, work=0)
-        torch.testing.assert_close(found[0].double(), exact.logits(x0), rtol=1e-4, atol=1e-4)
+    found = split.logits_at(split.request(c), split.item(v), places)
+    torch.testing.assert_close(found[0].double(), exact.logits(x0), rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -70,8 +69,7 @@ def test_what_is_not_finite_stays_so() -> None:
     assert loops is not None
     rows, places = np.array([[1, np.nan, -1, np.inf]], np.float32), np.zeros(1, np.int64)
     kept, flat, hidden = np.empty((1, 1), np.float32), np.empty(1, np.float32), np.empty((1, 3), np.float32)
-    loops.gather(rows, places, np.ones(1, np.float32), kept, flat)
-    loops.hide(rows, places, 1, np.zeros(3, np.float32), hidden)
+    loops.gather(rows, places, np.ones(1, np.float32), np.zeros(3, np.float32), kept, flat, hidden)
     np.testing.assert_array_equal(hidden, [[np.nan, 0, np.inf]])
     np.testing.assert_array_equal([kept[0, 0], flat[0]], [1, 1])
 

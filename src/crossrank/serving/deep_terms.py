@@ -33,8 +33,8 @@ class FirstOut:
 
     @property
     def work(self) -> int:
-        """The multiply-adds of a row after the first map, as many of float32 as take the same time."""
-        return len(self.head) + sum(dense.weight.nbytes // 4 for dense, _ in self.others)
+        """The multiply-adds of a row after the first map."""
+        return len(self.head) + sum(dense.weight.numel() for dense, _ in self.others)
 
     def rest(self, hidden: Tensor) -> Tensor:
         """From what the first map makes, which may be written over: (..., H) -> (...)"""

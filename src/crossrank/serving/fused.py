@@ -20,7 +20,6 @@ VECTOR, MATRIX, PLACES = "float32[::1]", "float32[:,::1]", "int64[::1]"
 class Kernels(NamedTuple):
     request: Callable[..., None]
     gather: Callable[..., None]
-    hide: Callable[..., None]
 
 
 @cache
@@ -38,8 +37,7 @@ def kernels() -> Kernels | None:
 
     return Kernels(
         compiled(_request, VECTOR, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR, MATRIX),
-        compiled(_gather, MATRIX, PLACES, VECTOR, MATRIX, VECTOR),
-        compiled(_hide, MATRIX, PLACES, "int64", VECTOR, MATRIX),
+        compiled(_gather, MATRIX, PLACES, VECTOR, VECTOR, MATRIX, VECTOR, MATRIX),
     )
 
 
@@ -71,8 +69,10 @@ def _request(
     phi[3 * num_item] = 1
 
 
-def _gather(rows: Floats, places: NDArray[np.int64], phi: Floats, kept: Floats, flat: Floats) -> None:
-    """Of the rows at some places: their first elements, and ``φ·row``."""
+def _gather(
+    rows: Floats, places: NDArray[np.int64], phi: Floats, shared: Floats, kept: Floats, flat: Floats, hidden: Floats
+) -> None:
+    """Of the rows at some places: their first elements, ``φ·row``, and ``relu(row + shared)`` of those after φ's."""
     for i in range(len(places)):
         row = rows[places[i]]
         total = np.float32(0)
@@ -81,12 +81,6 @@ def _gather(rows: Floats, places: NDArray[np.int64], phi: Floats, kept: Floats, 
         flat[i] = total
         for j in range(kept.shape[1]):
             kept[i, j] = row[j]
-
-
-def _hide(rows: Floats, places: NDArray[np.int64], start: int, shared: Floats, hidden: Floats) -> None:
-    """``relu(row + shared)`` of the rows at some places, from an element on."""
-    for i in range(len(places)):
-        row = rows[places[i]]
         for j in range(len(shared)):
-            one = row[start + j] + shared[j]
+            one = row[len(phi) + j] + shared[j]
             hidden[i, j] = np.float32(0) if one < 0 else one

@@ -187,13 +187,14 @@ class Pairing:
         """``logits(context, known.take(places))`` of one context: (1, N)"""
         assert isinstance(known, KnownItems)
         (split,), (c,) = self.splits, self.contexts(context)
-        work = len(places) * split.work
-        pieces = [places[piece] for piece in self._pieces(len(places), work, split.ahead(len(places)))]
-        return self.bounded(split.logits_at(c, known.rows, pieces, work))
+        request, work = split.request(c), len(places) * split.work
+        pieces = [places[piece] for piece in self._pieces(len(places), work)]
+        parts = side_by_side([partial(split.logits_at, request, known.rows, piece) for piece in pieces], work)
+        return self.bounded(torch.cat(parts, dim=1) if len(parts) > 1 else parts[0])
 
-    def _pieces(self, num_items: int, work: int, ahead: int = 0) -> list[slice]:
-        """Items at a time, for which so many multiply-adds are to be divided; fewer last, as the caller is behind."""
-        at_once = min(self._rows_at_once, max(-(-(num_items + ahead) // parts_for(work)), 1))
+    def _pieces(self, num_items: int, work: int) -> list[slice]:
+        """Items at a time, for which so many multiply-adds are to be divided."""
+        at_once = min(self._rows_at_once, max(-(-num_items // parts_for(work)), 1))
         return [slice(start, start + at_once) for start in range(0, max(num_items, 1), at_once)]
 
     def bounded(self, raw: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from torch import Tensor
 from crossrank.nn import CrossNetwork
 from crossrank.serving.fused import Kernels, kernels
 from crossrank.serving.products import Array, Dense, bilinear, dots, dots_of_each, matvecs
-from crossrank.serving.threads import READ, threads_for
+from crossrank.serving.threads import threads_for
 
 
 class Sides(NamedTuple):
@@ -226,12 +226,6 @@ class Polynomial:
     def work(self) -> int:
         """The multiply-adds of an item with M(c)."""
         return self.a.shape[1] * self.b.shape[1] if self.has_middle else 0
-
-    @property
-    def request_work(self) -> int:
-        """The multiply-adds of a request."""
-        read, num_middle = self.of_c.size + 2 * self.a_context.numel(), self.a_context.numel() * self.b.shape[1]
-        return READ * read + (num_middle if self.has_middle else 0)
 
     @property
     def by_place(self) -> bool:

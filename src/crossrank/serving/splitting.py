@@ -20,8 +20,7 @@ is linear in them, so that of [v; z] is that of [v; 0], known before, and z time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -39,7 +38,7 @@ from crossrank.serving.products import dots_of_each
 from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 from crossrank.serving.stacked import AffineStacked, Stacked
-from crossrank.serving.threads import READ, side_by_side
+from crossrank.serving.threads import READ
 
 
 class Term(Protocol):
@@ -142,53 +141,22 @@ class Split:
         fits &= kinds == [Polynomial] or (deep is not None and deep.by_relu and not deep.is_last)
         return kernels() if fits and self.bias.dtype == torch.float32 else None
 
-    def logits_at(self, c: Tensor, rows: Tensor, pieces: Sequence[Positions], work: int) -> Tensor:
-        """The logits of one request with the rows at some places, by the kernels: (1, C) -> (1, N)
-
-        While the caller finds what the cross layers make of all of them, other threads begin with the deep one.
-        """
-        polynomial, *deep = self.terms
-        if not deep:
-            request = polynomial.request(c)
-            parts = side_by_side([partial(self._crossed_at, request, rows, places) for places in pieces], work)
-            return torch.cat(parts, dim=1)
-        shared = deep[0].request(c)
-
-        def crossed() -> Tensor:
-            request = polynomial.request(c)
-            return torch.cat([self._crossed_at(request, rows, places) for places in pieces], dim=1)
-
-        calls: list[Callable[[], Tensor]] = [partial(self._deep_at, shared, rows, places) for places in pieces]
-        logits, *others = side_by_side([crossed, *calls], work)
-        return logits + torch.cat(others)
-
-    def ahead(self, num_items: int) -> int:
-        """Of how many items the deep part takes as long as what the caller of :meth:`logits_at` finds before it."""
-        polynomial, *deep = self.terms
-        if not deep or not isinstance(polynomial, Polynomial):
-            return 0
-        crossed = READ * sum(self.widths[:2]) + polynomial.work
-        return (polynomial.request_work + num_items * crossed) // (self.work - crossed)
-
-    def _crossed_at(self, request: Any, rows: Tensor, places: Positions) -> Tensor:
-        """What the cross layers and the bias make: (1, N)"""
+    def logits_at(self, request: _Shared, rows: Tensor, places: Positions) -> Tensor:
+        """``logits(request, rows[places])`` of one request by the kernels: (1, N)"""
         assert self.kernels is not None
-        polynomial, (constant, phi, middle), num_own = self.terms[0], request, self.widths[0]
+        polynomial, *deep = self.terms
         assert isinstance(polynomial, Polynomial)
+        (_, phi, middle), num_own = request.states[0], self.widths[0]
+        constant = request.constant if request.phi is not None else request.constant + request.states[0].constant
+        shared = request.states[1][0] if deep else rows.new_empty(0)
         kept = rows.new_empty(len(places), num_own if polynomial.is_full else num_own + self.widths[1])
-        flat = rows.new_empty(len(places))
-        self.kernels.gather(rows.numpy(), places, phi[0].numpy(), kept.numpy(), flat.numpy())
-        cubic = polynomial.cubic(middle, *kept.tensor_split([num_own], dim=1))
-        found: Tensor = self.bias + constant[:, None] + flat + cubic
-        return found
-
-    def _deep_at(self, shared: Tensor, rows: Tensor, places: Positions) -> Tensor:
-        """What the deep network adds to a request of which it makes ``shared``: (1, H) -> (N,)"""
-        assert self.kernels is not None
-        hidden = rows.new_empty(len(places), shared.shape[1])
-        self.kernels.hide(rows.numpy(), places, sum(self.widths[:2]), shared[0].numpy(), hidden.numpy())
-        found: Tensor = self.terms[1].deep.after_first(hidden)  # type: ignore[attr-defined]
-        return found
+        flat, hidden = rows.new_empty(len(places)), rows.new_empty(len(places), len(shared))
+        arrays = (phi[0].numpy(), shared.numpy(), kept.numpy(), flat.numpy(), hidden.numpy())
+        self.kernels.gather(rows.numpy(), places, *arrays)
+        logits = constant + flat + polynomial.cubic(middle, *kept.tensor_split([num_own], dim=1))
+        for term in deep:
+            logits += term.deep.after_first(hidden)  # type: ignore[attr-defined]
+        return logits
 
     def flat(self, request: _Shared, items: Tensor) -> Tensor:
         """Where all terms are inner products, the logits less each tᵀ M(c) s: (N, Σ widths) -> (B, N)."""
