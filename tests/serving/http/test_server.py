@@ -65,6 +65,21 @@ def until(condition, seconds: float = 30.0):
     return result
 
 
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def num_ready(address: str, version: str = ".*") -> float:
+    """How many processes have a model."""
+    text = httpx.get(f"{address}/metrics").text
+    return sum(float(num) for num in re.findall(rf'crossrank_model{{version="{version}"}} (.*)', text))
+
+
+def num_sockets(pid: int) -> int:
+    return sum(file.is_socket() for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
 @pytest.mark.slow
 def test_a_server_scores_reloads_loses_a_worker_and_stops_without_a_failed_request(run, link, rows) -> None:
     expected = run.predict(rows).tolist()
@@ -82,17 +97,11 @@ def test_a_server_scores_reloads_loses_a_worker_and_stops_without_a_failed_reque
             process.send_signal(signal.SIGHUP)
             until(lambda: client.get("/model").json()["version"] == first["model"])
 
-        def workers() -> set[float]:
-            text = httpx.get(f"{address}/metrics").text
-            return {float(n) for n in re.findall(rf'crossrank_model{{version="{first["model"]}"}} (.*)', text)}
-
-        until(lambda: workers() == {2.0})
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        victim = next(int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text())
-        os.kill(victim, signal.SIGKILL)
+        until(lambda: num_ready(address, first["model"]) == 2)
+        os.kill(workers_of(process)[0], signal.SIGKILL)
         for _ in range(10):
             assert httpx.post(f"{address}/score", json=rows[0]).status_code == 200
-        until(lambda: workers() == {2.0})
+        until(lambda: num_ready(address, first["model"]) == 2)
 
         host, port = address.removeprefix("http://").split(":")
         body = json.dumps({"rows": rows}).encode()
@@ -108,6 +117,31 @@ def test_a_server_scores_reloads_loses_a_worker_and_stops_without_a_failed_reque
                 answer += part
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["scores"] == expected
         assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.slow
+def test_connections_opened_at_once_are_shared_among_the_processes_even_after_one_has_died(run) -> None:
+    with started(run.path, "--workers", 2) as (process, address):
+        host, port = address.removeprefix("http://").split(":")
+
+        def opened_by_process() -> list[int]:
+            workers = workers_of(process)
+            before = [num_sockets(pid) for pid in workers]
+            with contextlib.ExitStack() as opened:
+                for _ in range(16):
+                    opened.enter_context(socket.create_connection((host, int(port)), timeout=20))
+                until(lambda: sum(map(num_sockets, workers)) == sum(before) + 16)
+                more = [num_sockets(pid) - old for pid, old in zip(workers, before, strict=True)]
+            until(lambda: [num_sockets(pid) for pid in workers] == before)
+            return more
+
+        for _ in range(2):
+            until(lambda: num_ready(address) == 2)
+            time.sleep(0.2)  # until the connections that asked this are closed
+            fewest = sorted(min(opened_by_process()) for _ in range(5))
+            assert fewest[2] > 16 / 3
+            os.kill(workers_of(process)[0], signal.SIGKILL)
+            until(lambda: num_ready(address) == 1)
 
 
 def test_an_address_that_is_taken_is_told(tmp_path) -> None:

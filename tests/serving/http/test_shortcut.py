@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
+import crossrank as cr
 from crossrank.serving.http import shortcut
 from crossrank.serving.http.app import App
 from crossrank.serving.http.served import Models
@@ -139,6 +140,77 @@ def test_a_head_and_a_body_may_come_apart(listen, rows) -> None:
             time.sleep(0.02)
         assert answer_of(connection) == expected == ask(connection, request(rows[0]))
     assert one.taken == [True]
+
+
+def in_two(sent: bytes) -> tuple[bytes, bytes]:
+    head, end, body = sent.partition(b"\r\n\r\n")
+    return head + end, body
+
+
+def send_each(connection: socket.socket, *parts: bytes, pause: float = 0.02) -> None:
+    for part in parts:
+        connection.sendall(part)
+        time.sleep(pause)
+
+
+def test_a_body_that_comes_after_its_head_goes_the_short_way(listen, rows, monkeypatch) -> None:
+    monkeypatch.setattr(shortcut, "BODY_SECONDS", 60)
+    one = listen()
+    with connect(one) as first, connect(one) as second:
+        for connection in (first, first, second):
+            send_each(connection, *in_two(request(rows[0])))
+        long, *short = [answer_of(connection) for connection in (first, first, second)]
+        assert long[0].startswith(b"HTTP/1.1 200") and short == [long, long]
+        assert ask(first, request(rows[0])) == long
+    assert one.taken == [True, True, True]
+
+
+def test_our_own_client_goes_the_short_way(listen, rows, monkeypatch) -> None:
+    monkeypatch.setattr(shortcut, "BODY_SECONDS", 60)
+    one = listen()
+    with cr.Client("http://{}:{}".format(*one.address)) as client:
+        assert client.score(rows[0]) == client.score(rows[0]) == client.score([rows[0]])
+    assert one.taken == [True, True]
+
+
+@pytest.mark.parametrize("patience", [0.01, 60])
+def test_what_comes_otherwise_after_a_head_goes_the_long_way(listen, rows, monkeypatch, patience) -> None:
+    monkeypatch.setattr(shortcut, "BODY_SECONDS", patience)
+    one = listen()
+    with connect(one) as connection:
+        expected = ask(connection, request(rows[0]))
+        head, body = in_two(request(rows[0]))
+        send_each(connection, head, body[:5], body[5:], pause=0.2)
+        assert answer_of(connection) == expected
+        send_each(connection, head, body + head + body, pause=0.2)
+        assert [answer_of(connection), answer_of(connection)] == [expected, expected]
+    assert one.taken == []
+
+
+def test_a_head_without_a_body_is_told_as_ever(listen, rows) -> None:
+    one = listen(timeout_seconds=0.2)
+    with connect(one) as connection:
+        ask(connection, request(rows[0]))
+        connection.sendall(in_two(request(rows[0]))[0])
+        assert answer_of(connection)[0].startswith(b"HTTP/1.1 408")
+        assert connection.recv(1) == b""
+    assert one.taken == []
+
+
+def test_a_head_that_waits_for_its_body_is_answered_before_the_server_ends(listen, rows, monkeypatch) -> None:
+    monkeypatch.setattr(shortcut, "BODY_SECONDS", 60)
+    one = listen()
+    with connect(one) as gone, connect(one) as connection:
+        expected = ask(connection, request(rows[0]))[1]
+        head, body = in_two(request(rows[0]))
+        gone.sendall(head)
+        send_each(connection, head, pause=0.1)
+        gone.close()
+        one.server.should_exit = True
+        time.sleep(0.3)
+        assert ask(connection, body)[1] == expected
+        assert connection.recv(1) == b""
+    assert one.taken == []
 
 
 @pytest.mark.parametrize(

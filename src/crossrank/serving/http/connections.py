@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -20,6 +21,7 @@ class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     _late: asyncio.TimerHandle | None = None
     _full: asyncio.TimerHandle | None = None
     _in_head, _head_size = False, 0
+    ended: Callable[[], object] | None = None  # who is told that it has
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -74,6 +76,8 @@ class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
         for cycle in self._cycles:  # also of requests that were sent before the last, without waiting for answers
             cycle.disconnected = True
         super().connection_lost(exc)
+        if self.ended is not None:
+            self.ended()
 
     def _in_time(self) -> None:
         if self._late is not None:

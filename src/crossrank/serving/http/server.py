@@ -18,10 +18,12 @@ import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from typing import NamedTuple
 
 from crossrank.errors import ConfigError, RunError
 from crossrank.serving.http.logs import log
 from crossrank.serving.http.settings import METRICS_FOLDER, ServeSettings
+from crossrank.serving.http.sharing import ABSENT
 from crossrank.serving.http.worker import work
 
 LONGEST_PAUSE = 30.0
@@ -73,30 +75,41 @@ def _environment(folder: str) -> Iterator[None]:
         del os.environ[METRICS_FOLDER]
 
 
+class Worker(NamedTuple):
+    """A process, what it tells, since when it is there, and its place among the processes."""
+
+    process: SpawnProcess
+    told: Connection
+    since: float
+    place: int
+
+
 class Supervisor:
     """Starts workers and keeps them going."""
 
     def __init__(self, settings: ServeSettings, bound: socket.socket) -> None:
         self.settings, self.bound = settings, bound
         self.events: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.workers: dict[int, tuple[SpawnProcess, Connection, float]] = {}
+        self.workers: dict[int, Worker] = {}
         self.pause, self.spawned = 1.0, 0.0
+        self.counts = multiprocessing.RawArray("i", [ABSENT] * settings.workers)  # connections of each
 
-    def _spawn(self) -> tuple[SpawnProcess, Connection]:
+    def _spawn(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(self.settings, self.bound, theirs))
+        place = min(set(range(self.settings.workers)) - {worker.place for worker in self.workers.values()})
+        process = context.Process(target=work, args=(self.settings, self.bound, theirs, self.counts, place))
         process.start()
         theirs.close()
         self.spawned = time.monotonic()
-        self.workers[process.pid or 0] = process, ours, self.spawned
-        return process, ours
+        self.workers[process.pid or 0] = Worker(process, ours, self.spawned, place)
+        return ours
 
     def start(self) -> str:
         """Start all workers; returns the version they serve, once the first of them listens."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, lambda number, _: self.events.put(number))
-        _, told = self._spawn()
+        told = self._spawn()
         while not told.poll(0.2):
             if self._asked_to_stop():
                 self.stop()
@@ -134,7 +147,7 @@ class Supervisor:
     def _bring_back(self) -> None:
         from prometheus_client.multiprocess import mark_process_dead
 
-        for pid, (process, told, since) in list(self.workers.items()):
+        for pid, (process, told, since, place) in list(self.workers.items()):
             if process.is_alive():
                 continue
             said = ()
@@ -142,6 +155,7 @@ class Supervisor:
                 said = told.recv() if told.poll() else ()
             told.close()
             del self.workers[pid]
+            self.counts[place] = ABSENT
             mark_process_dead(pid)  # type: ignore[no-untyped-call]
             self.pause = 1.0 if time.monotonic() - since > LONGEST_PAUSE else min(2 * self.pause, LONGEST_PAUSE)
             log("worker died", pid=pid, code=process.exitcode, said=said, back_in_seconds=self.pause)

@@ -8,14 +8,15 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 import uvicorn
 
 from crossrank.errors import CrossRankError
 from crossrank.serving.http.logs import log
 from crossrank.serving.http.settings import ServeSettings
+from crossrank.serving.http.sharing import WorkerServer
 
 IDLE_SECONDS = 75
 MOST_CONNECTIONS = 1000
@@ -28,20 +29,11 @@ class JsonHandler(logging.Handler):
         log("server", level=record.levelname.lower(), message=record.getMessage()[:500])
 
 
-class WorkerServer(uvicorn.Server):
-    """A server that calls back once it listens."""
+def work(settings: ServeSettings, bound: socket.socket, told: Connection, counts: Any, place: int) -> None:
+    """Load the model, tell the supervisor, and answer until SIGTERM, or until the supervisor is gone.
 
-    def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._listening = listening
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._listening()
-
-
-def work(settings: ServeSettings, bound: socket.socket, told: Connection) -> None:
-    """Load the model, tell the supervisor, and answer until SIGTERM, or until the supervisor is gone."""
+    ``counts`` and ``place`` are those of :class:`WorkerServer`.
+    """
     os.setpgid(0, 0)  # Ctrl-C goes to the supervisor, which lets us finish
     missed: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _: missed.append(number))
@@ -94,5 +86,5 @@ def work(settings: ServeSettings, bound: socket.socket, told: Connection) -> Non
         told.send(("ready", app.model.version))
         log("ready", model=app.model.version, pid=os.getpid())
 
-    server = WorkerServer(config, listening)
-    server.run(sockets=[bound])
+    server = WorkerServer(config, bound, counts, place, listening)
+    server.run()
