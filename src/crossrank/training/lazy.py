@@ -156,7 +156,7 @@ class Reads:
         distinct, places = table.distinct(rows)
         touched = table.read(distinct, self.now())
         self._reads[number].append(touched)
-        return Spread.apply(touched.weight, places)  # type: ignore[no-any-return]
+        return Spread.apply(touched.weight, places)  # type: ignore[no-untyped-call, no-any-return]
 
     def take(self) -> list[Touched]:
         """What came back to the rows that were read since the last call; each table has one part, or none."""

@@ -228,7 +228,7 @@ class DistributedEngine(SingleEngine):
         """
         optimizer = self.optimizer
         state = {"steps": torch.tensor(optimizer.steps)}
-        for name, parameter in optimizer.dense.items():
+        for name, parameter in optimizer.named.items():
             if not name.startswith(TABLE):
                 state |= {f"{key}.{name}": part for key, part in optimizer.parts(parameter).items()}
         for shard, _, holder in self.shards():

@@ -39,8 +39,11 @@ class Exchange:
         sources: list[Any] = [None] * world.size
         dist.all_gather_object(sources, _slots(self.own))
         sources.append(_slots(self.copied))
-        features = ([names.index(name) for name, *_ in slots] for slots in sources)
-        self.features = [torch.tensor(numbers, dtype=torch.int64, device=world.device) for numbers in features]
+        features = [[names.index(name) for name, *_ in slots] for slots in sources]
+        self.features = [
+            None if numbers == [*range(len(names))] else torch.tensor(numbers, dtype=torch.int64, device=world.device)
+            for numbers in features
+        ]  # None for all in their order
         self.widths = [sum(width for *_, width in slots) for slots in sources]
         self.pieces = _pieces(names, sources)
 
@@ -48,14 +51,14 @@ class Exchange:
         """x0 of rows, of which no process has more than ``capacity``: (B, F), (B, M) -> (B, D)."""
         if len(ids) < capacity:  # no use is made of the vectors that come back for these
             ids = torch.cat([ids, ids.new_zeros(capacity - len(ids), ids.shape[1])])
-        *asked, of_copied = (ids.index_select(1, features) for features in self.features)
+        *asked, of_copied = (ids if one is None else ids.index_select(1, one) for one in self.features)
         size, own = self.world.size, asked[self.world.rank]
         sent, counts = torch.cat([part.flatten() for part in asked]), [part.numel() for part in asked]
         received, wait = self.world.swap(sent, counts, [own.numel()] * size)
         copied = _vectors(self.copied, of_copied, numeric)
         wait()
         vectors = _vectors(self.own, received.view(size * capacity, own.shape[1]), numeric)
-        x0: Tensor = _Assembled.apply(self, vectors, copied, numeric)
+        x0: Tensor = _Assembled.apply(self, vectors, copied, numeric)  # type: ignore[no-untyped-call]
         return x0
 
     def assemble(self, vectors: Tensor, copied: Tensor, numeric: Tensor) -> Tensor:
@@ -64,7 +67,7 @@ class Exchange:
         counts = [capacity * width for width in widths]
         received, wait = self.world.swap(vectors.flatten(), [vectors.numel() // size] * size, counts)
         wait()
-        parts = (part.view(capacity, width) for part, width in zip(received.split(counts), widths, strict=True))
+        parts = (part.view(capacity, width) for part, width in zip(torch.split(received, counts), widths, strict=True))
         sources = [*parts, copied]
         return torch.cat([*(sources[i][: len(numeric), there] for i, there, _ in self.pieces), numeric], dim=1)
 
@@ -73,12 +76,13 @@ class Exchange:
         size = self.world.size
         if len(gradient) < capacity:
             gradient = torch.cat([gradient, gradient.new_zeros(capacity - len(gradient), gradient.shape[1])])
-        ordered = sorted(self.pieces, key=lambda piece: piece[1].start)
-        *parts, copied = (
-            torch.cat([gradient[:, :0], *(gradient[:, here] for i, _, here in ordered if i == source)], dim=1)
-            for source in range(size + 1)
-        )
-        sent, counts = torch.cat([part.flatten() for part in parts]), [part.numel() for part in parts]
+        counts = [capacity * width for width in self.widths[:-1]]
+        sent, copied = gradient.new_empty(sum(counts)), gradient.new_empty(capacity, self.widths[-1])
+        parts = [*torch.split(sent, counts), copied]
+        for source, (part, width) in enumerate(zip(parts, self.widths, strict=True)):
+            if width:
+                pieces = sorted((there.start, here) for i, there, here in self.pieces if i == source)
+                torch.cat([gradient[:, here] for _, here in pieces], dim=1, out=part.view(capacity, width))
         own = self.widths[self.world.rank]
         received, wait = self.world.swap(sent, counts, [capacity * own] * size)
         wait()
@@ -123,7 +127,7 @@ def _pieces(names: Sequence[str], sources: Sequence[Sequence[Slot]]) -> list[Pie
 
 def _vectors(lookups: Sequence[RowLookup], ids: Tensor, like: Tensor) -> Tensor:
     """(N, number of shards) -> (N, their widths)."""
-    parts = zip(lookups, ids.split([len(lookup.shards) for lookup in lookups], dim=1), strict=True)
+    parts = zip(lookups, torch.split(ids, [len(lookup.shards) for lookup in lookups], dim=1), strict=True)
     found = [lookup.look_up(part) for lookup, part in parts if lookup.shards]
     if len(found) == 1:
         return found[0]

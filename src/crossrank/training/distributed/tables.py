@@ -201,7 +201,7 @@ class RowLookup(nn.Module):
 
     def _read(self, number: int, rows: Tensor) -> Tensor:
         if self.replicated:
-            return Spread.apply(self.weights[number], rows)  # type: ignore[no-any-return]
+            return Spread.apply(self.weights[number], rows)  # type: ignore[no-untyped-call, no-any-return]
         if not torch.is_grad_enabled():
             return self.tables[number].weight.index_select(0, rows)
         return self.reads.read(number, rows)
