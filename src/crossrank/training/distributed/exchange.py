@@ -86,6 +86,8 @@ class Exchange:
         own = self.widths[self.world.rank]
         received, wait = self.world.swap(sent, counts, [capacity * own] * size)
         wait()
+        if size > 1:
+            received /= size  # as TorchRec does: losses are multiplied by it, for what is averaged
         return received.view(size * capacity, own), copied
 
 
