@@ -58,6 +58,8 @@ class LazyTable:
         weight: the table; changed in place.
         rule: of the update.
         state, last: where the state is to lie: (rows, parts · width) and (rows,).
+        ordered: take rows in the order of the table, so that memory is read and written in passing. The norm of all
+            gradients then rounds otherwise, so one process, whose bits stay what they were, does not.
     """
 
     def __init__(
@@ -67,8 +69,9 @@ class LazyTable:
         *,
         state: Tensor | None = None,
         last: Tensor | None = None,
+        ordered: bool = False,
     ) -> None:
-        self.weight, self.rule = weight.detach(), rule
+        self.weight, self.rule, self.ordered = weight.detach(), rule, ordered
         num_rows, self.width = weight.shape
         # m, v and the average of a row lie side by side
         self.state = weight.new_zeros(num_rows, num_parts(rule.decay) * self.width) if state is None else state
@@ -89,7 +92,8 @@ class LazyTable:
             return distinct, places
         places = torch.arange(len(rows), dtype=torch.int32)
         speaks = self.owner.scatter_(0, rows, places).index_select(0, rows) == places  # (N,)
-        distinct = rows.index_select(0, torch.from_numpy(np.flatnonzero(speaks)))  # torch's nonzero takes longer
+        found = rows.numpy()[np.flatnonzero(speaks)]  # torch's nonzero takes longer
+        distinct = torch.from_numpy(np.sort(found) if self.ordered else found)
         self.owner.scatter_(0, distinct, places[: len(distinct)])
         return distinct, self.owner.index_select(0, rows).long()
 

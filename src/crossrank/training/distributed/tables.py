@@ -165,7 +165,7 @@ class RowLookup(nn.Module):
             if self.replicated:
                 self.weights.append(nn.Parameter(weight))
             else:
-                self.tables.append(LazyTable(weight, rule))
+                self.tables.append(LazyTable(weight, rule, ordered=True))
         self.first = torch.tensor([shard.first for shard in self.shards], device=device)
         self.reads = Reads(self.tables, now)
 
