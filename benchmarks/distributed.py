@@ -8,7 +8,8 @@ Both have the same formula (dense arch, low-rank cross layers, over arch), the s
 global batch, which the processes share. They take turns in one run, so that a busy moment of the machine meets both
 alike. DLRM_DCN is trained as TorchRec's examples do: DistributedModelParallel, FBGEMM's fused row-wise Adagrad (it has
 no Adam on a processor), torch's Adagrad for the rest. crossrank's step does more: Adam of all rows, a clip over all
-shards and a moving average. Its placement is that of TorchRec's planner, as DLRM_DCN's is.
+shards and a moving average. Its placement is that of TorchRec's planner, as DLRM_DCN's is. Memory that a step gives
+back is kept for the next one, as crossrank.train does; both have that, since they run in one process.
 
 crossrank is there twice. As it is by default: its own cross layers, and products in bfloat16 where the processor has
 that. And like for like, with TorchRec's cross layers and products in float32, as DLRM_DCN's are. So is DLRM_DCN: as it
@@ -126,7 +127,9 @@ def work(folder: Path, shape: Shape, *, on_gpu: bool, rounds: int, steps: int) -
 
     from crossrank.errors import quietly
     from crossrank.training.distributed.world import joined
+    from crossrank.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     torch.manual_seed(0)
     with joined("cuda" if on_gpu else "cpu") as world, quietly():
         draw = np.random.default_rng(world.rank)

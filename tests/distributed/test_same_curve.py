@@ -21,6 +21,7 @@ from crossrank.training.settings import Config
 pytestmark = NEEDS
 
 PLACEMENTS = ("table-wise", "row-wise", "column-wise", "data-parallel")
+TABLE_WISE = {"all": "table-wise"}
 MIXED = {"all": "row-wise", "item": "table-wise", "hour": "data-parallel", "tags": "column-wise"}
 VALUES = {
     "model": {"name": "dcn-v2", "embedding": {"dim": 4}, "deep": {"sizes": [8]}},
@@ -32,14 +33,14 @@ VALUES = {
 }  # fmt: skip
 
 
-def placed(how):
-    training = {**VALUES["training"], "placement": {"all": how} if isinstance(how, str) else how}
-    return {**VALUES, "training": training}
+def placed(how, values=VALUES):
+    training = {**values["training"], "placement": {"all": how} if isinstance(how, str) else how}
+    return {**values, "training": training}
 
 
-def textbook(dataset: EncodedDataset):
+def textbook(dataset: EncodedDataset, values=VALUES):
     """The losses and the validation logits of Adam as it is taught, every row at every step, in float64."""
-    config = Config.parse(VALUES)
+    config = Config.parse(values)
     training, model = config.training, seeded_model(config, dataset, 0).double()
     tables = [table.weight for table in model.tables()]
     others = [p for p in model.parameters() if not any(p is table for table in tables)]
@@ -105,8 +106,32 @@ def test_any_number_of_processes_and_any_placement_give_the_textbooks_losses_and
             assert np.abs(np.array(found["raw"]) - raw).max() < (1e-6 if job["double"] else 2e-2)
             assert np.abs(np.array(found["averaged"]) - averaged).max() < (1e-6 if job["double"] else 2e-2)
             assert found["rows"] == 7 * 1601 + 18 * 64  # every row once an epoch, the last eighteen batches besides
+            assert found["by_torchrec"]  # there are bags
             wanted = job["values"]["training"]["placement"]
             assert all(how == wanted.get(name, wanted["all"]) for name, how in found["placement"].items())
+
+
+@pytest.fixture(scope="module")
+def single(clicks, tmp_path_factory):
+    own = schema()
+    features = [column for column in own.features if column.name != "tags"]
+    return prepare(clicks, Schema(features, own.label), tmp_path_factory.mktemp("single") / "dataset")
+
+
+def test_where_every_row_has_one_id_of_a_feature_the_exchange_of_our_own_gives_the_textbooks_losses(single, at_work):
+    widths = {**VALUES, "model": {**VALUES["model"], "embedding": {"dim": 4, "dims": {"hour": 2, "item": 6}}}}
+    losses, raw, averaged = textbook(single, widths)
+    mixed = {"all": "table-wise", "item": "column-wise", "user": "data-parallel"}
+    for processes, ways in {1: ["table-wise"], 2: [*PLACEMENTS, mixed], 4: ["table-wise", "column-wise"]}.items():
+        jobs = [
+            {"job": "curve", "dataset": str(single.path), "values": placed(how, widths), "double": True} for how in ways
+        ]
+        for how, ranks in zip(ways, at_work(jobs, processes=processes), strict=True):
+            for found in ranks:
+                assert np.abs(np.array(found["losses"]) - losses).max() < 1e-9
+                assert np.abs(np.array(found["raw"]) - raw).max() < 1e-6
+                assert np.abs(np.array(found["averaged"]) - averaged).max() < 1e-6
+                assert found["by_torchrec"] == (how == "row-wise")
 
 
 def test_rows_that_weigh_differently_do_so_over_all_processes(clicks, at_work, tmp_path):
@@ -125,14 +150,17 @@ def grouped(clicks, tmp_path_factory):
     return prepare(clicks, Schema(features, own.label, group="user"), tmp_path_factory.mktemp("grouped") / "dataset")
 
 
-def test_a_step_has_one_exchange_besides_the_tables_and_one_more_where_rows_are_compared(grouped, at_work):
+def test_a_step_has_one_exchange_besides_the_tables_and_one_more_where_rows_are_compared(grouped, single, at_work):
+    trainings = [{"batch_size": 64}, {"batch_size": 64, "loss": "pairwise"}]
+    cases = [(grouped, trainings[0]), (grouped, trainings[1]), (single, trainings[0] | {"placement": TABLE_WISE})]
     jobs = [
-        {"job": "exchanges", "dataset": str(grouped.path), "values": {**VALUES, "training": training}}
-        for training in ({"batch_size": 64}, {"batch_size": 64, "loss": "pairwise"})
+        {"job": "exchanges", "dataset": str(data.path), "values": {**VALUES, "training": training}}
+        for data, training in cases
     ]
-    of_rows, of_order = at_work(jobs, processes=2)
-    assert of_rows == [{"all_reduce": 1, "all_gather": 0}] * 2
-    assert of_order == [{"all_reduce": 1, "all_gather": 1}] * 2
+    of_rows, of_order, of_single = at_work(jobs, processes=2)
+    for found, gathers in ((of_rows, 0), (of_order, 1), (of_single, 0)):
+        assert all((one["all_reduce"], one["all_gather"]) == (1, gathers) for one in found)
+    assert [one["all_to_all_single"] for one in of_single] == [3, 3]  # ids, vectors, gradients
 
 
 def test_a_loss_of_the_order_sees_whole_groups_and_every_row_once(grouped, at_work):

@@ -22,7 +22,8 @@ from crossrank.training.rule import UpdateRule
 from crossrank.training.settings import Config
 from crossrank.training.trainer import take_steps
 
-ORIGINALS = {"all_reduce": dist.all_reduce, "all_gather": dist.all_gather}
+KINDS = ("all_reduce", "all_gather", "all_to_all_single")
+ORIGINALS = {kind: getattr(dist, kind) for kind in KINDS}
 
 
 def engine_for(world: World, dataset: EncodedDataset, config: Config, *, double: bool) -> DistributedEngine:
@@ -60,7 +61,8 @@ def curve(world: World, dataset: EncodedDataset, values: dict, *, double: bool) 
             logits[averaged] = engine.model.predict_logits(b.features for b in valid.batches(16384)).tolist()
     return {
         "losses": losses, "rows": rows, "raw": logits[False], "averaged": logits[True],
-        "placement": engine.placement, "network": sum(p.double().sum().item() for p in engine.network.parameters()),
+        "placement": engine.placement, "by_torchrec": any(layer.exchange is None for layer in engine.layers),
+        "network": sum(p.double().sum().item() for p in engine.network.parameters()),
     }  # fmt: skip
 
 
@@ -72,20 +74,17 @@ def held(world: World, dataset: EncodedDataset, values: dict) -> dict:
     kept = [weight for _, weight, _ in engine.shards()]  # of the best ones so far, a copy
     for table in optimizer.lazy.tables:
         kept += [table.weight, table.state, table.last, table.owner]
-    replicated = {id(weight) for lookup in engine.lookups for weight in lookup.weights}
-    for weight, average in zip(optimizer.parameters, optimizer.averages, strict=True):
-        if id(weight) in replicated:
-            state = optimizer.adam.state[weight]
-            kept += [weight, weight.grad, state["exp_avg"], state["exp_avg_sq"], average]
+    for weight in (weight for lookup in engine.lookups for weight in lookup.weights):
+        kept += [weight.grad, *optimizer.parts(weight).values()]
     return {"placement": engine.placement, "bytes": sum(part.nbytes for part in kept)}
 
 
 def exchanges(world: World, dataset: EncodedDataset, values: dict) -> dict:
-    """How often a step sums over all processes, or gathers from them; what TorchRec sends is not among it."""
+    """How often a step sums over all processes, gathers from them, or swaps with them."""
     engine = engine_for(world, dataset, Config.parse(values), double=False)
     batches = iter(engine.batches(0, 0))
     engine.step(next(batches))
-    with mock.patch.multiple(dist, all_reduce=mock.DEFAULT, all_gather=mock.DEFAULT) as calls:
+    with mock.patch.multiple(dist, **dict.fromkeys(KINDS, mock.DEFAULT)) as calls:
         for name, call in calls.items():
             call.side_effect = ORIGINALS[name]
         engine.step(next(batches))

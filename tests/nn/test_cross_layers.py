@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.errors import ConfigError, ShapeError
@@ -178,3 +179,17 @@ def test_what_a_layer_projects_mixes_and_spreads_is_what_it_multiplies(make, bia
         torch.nn.init.normal_(parameter)
     x0, xl = torch.randn(2, 7, 4).double()
     torch.testing.assert_close(layer(x0, xl) - xl, x0 * layer.spread(layer.mix(layer.project(xl))))
+
+
+@pytest.mark.parametrize("layer", [CrossLayer(6), LowRankCrossLayer(6, rank=2)])
+def test_under_autocast_a_layer_is_still_its_formula_in_float32(layer) -> None:
+    x0, xl = torch.randn(5, 6, requires_grad=True), torch.randn(5, 6, requires_grad=True)
+    found = []
+    with torch.autocast("cpu", torch.bfloat16):
+        product = (
+            layer.spread(layer.project(xl)) if layer.label == "low-rank" else F.linear(xl, layer.weight, layer.bias)
+        )
+        for out in (layer(x0, xl), x0 * product + xl):
+            found.append([out, *torch.autograd.grad(out.sum(), (x0, xl))])
+    assert product.dtype == torch.bfloat16 and found[0][0].dtype == torch.float32
+    assert all(torch.equal(left, right) for left, right in zip(*found, strict=True))

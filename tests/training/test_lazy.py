@@ -179,10 +179,11 @@ def test_the_curves_end_where_they_are_constant() -> None:
 @given(st.lists(st.integers(0, 6), min_size=0, max_size=30))
 @settings(deadline=None, max_examples=40)
 def test_each_row_is_found_among_the_distinct_ones(rows) -> None:
-    table = LazyTable(torch.zeros(7, 2), rule(0.0))
-    distinct, places = table.distinct(torch.tensor(rows, dtype=torch.int64))
-    assert sorted(distinct.tolist()) == sorted(set(rows))
-    assert distinct[places].tolist() == rows
+    for ordered in (False, True):
+        table = LazyTable(torch.zeros(7, 2), rule(0.0), ordered=ordered)
+        distinct, places = table.distinct(torch.tensor(rows, dtype=torch.int64))
+        assert (distinct.tolist() if ordered else sorted(distinct.tolist())) == sorted(set(rows))
+        assert distinct[places].tolist() == rows
 
 
 class Tiny(nn.Module):

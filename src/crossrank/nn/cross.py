@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from crossrank.nn.checks import check_rank
-from crossrank.nn.cross_base import BaseCrossLayer
+from crossrank.nn.cross_base import BaseCrossLayer, crossed
 
 
 class CrossLayer(BaseCrossLayer):
@@ -52,7 +52,7 @@ class CrossLayer(BaseCrossLayer):
 
     def forward(self, x0: Tensor, xl: Tensor) -> Tensor:
         carried = self._carried(x0, xl)
-        return x0 * F.linear(xl, self.weight, self.bias) + carried
+        return crossed(x0, F.linear(xl, self.weight, self.bias), carried)  # x0 ⊙ (W xl + b) + xl
 
     def project(self, xl: Tensor) -> Tensor:
         return F.linear(xl, self.weight)
@@ -113,7 +113,7 @@ class LowRankCrossLayer(BaseCrossLayer):
 
     def forward(self, x0: Tensor, xl: Tensor) -> Tensor:
         carried = self._carried(x0, xl)
-        return x0 * self.spread(self.project(xl)) + carried
+        return crossed(x0, self.spread(self.project(xl)), carried)  # x0 ⊙ (U (Vᵀ xl) + b) + xl
 
     def project(self, xl: Tensor) -> Tensor:
         return F.linear(xl, self.down)  # (..., R)

@@ -117,6 +117,13 @@ class BaseCrossLayer(nn.Module):
         return f"input_dim={self.input_dim}, bias={self.bias is not None}, residual={self.residual}"
 
 
+def crossed(x0: Tensor, mixed: Tensor, carried: Tensor | float) -> Tensor:
+    """``x0 ⊙ mixed + carried``, in the room of the product."""
+    if x0.device.type == "cpu" and mixed.dtype == torch.bfloat16:
+        mixed = mixed.to(x0.dtype)  # torch would convert it for this product, and again on the way back
+    return (x0 * mixed).add_(carried)
+
+
 def label_of(layer: nn.Module) -> str:
     """What people call a layer, also one that is no :class:`BaseCrossLayer`."""
     return str(getattr(layer, "label", type(layer).__name__))

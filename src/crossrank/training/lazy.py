@@ -17,10 +17,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
+from crossrank.training.rows import Spread, put, sums_at
 from crossrank.training.rule import Rate, UpdateRule
 
 ROWS_AT_ONCE = 2**18  # brought up to date together: what that needs besides the table must stay small
@@ -56,6 +58,8 @@ class LazyTable:
         weight: the table; changed in place.
         rule: of the update.
         state, last: where the state is to lie: (rows, parts · width) and (rows,).
+        ordered: take rows in the order of the table, so that memory is read and written in passing. The norm of all
+            gradients then rounds otherwise, so one process, whose bits stay what they were, does not.
     """
 
     def __init__(
@@ -65,8 +69,9 @@ class LazyTable:
         *,
         state: Tensor | None = None,
         last: Tensor | None = None,
+        ordered: bool = False,
     ) -> None:
-        self.weight, self.rule = weight.detach(), rule
+        self.weight, self.rule, self.ordered = weight.detach(), rule, ordered
         num_rows, self.width = weight.shape
         # m, v and the average of a row lie side by side
         self.state = weight.new_zeros(num_rows, num_parts(rule.decay) * self.width) if state is None else state
@@ -86,10 +91,11 @@ class LazyTable:
             distinct, places = torch.unique(rows, return_inverse=True)
             return distinct, places
         places = torch.arange(len(rows), dtype=torch.int32)
-        speaker = self.owner.scatter_(0, rows, places).index_select(0, rows)  # (N,)
-        speaks = speaker == places
-        # As int64: torch sums by int32 places five times more slowly.
-        return rows[speaks], speaks.cumsum(0).sub_(1).index_select(0, speaker)
+        speaks = self.owner.scatter_(0, rows, places).index_select(0, rows) == places  # (N,)
+        found = rows.numpy()[np.flatnonzero(speaks)]  # torch's nonzero takes longer
+        distinct = torch.from_numpy(np.sort(found) if self.ordered else found)
+        self.owner.scatter_(0, distinct, places[: len(distinct)])
+        return distinct, self.owner.index_select(0, rows).long()
 
     def read(self, rows: Tensor, step: int) -> Touched:
         """Distinct rows as they are after this step."""
@@ -116,8 +122,8 @@ class LazyTable:
         parts, gradient, rows = self._parts(touched.state), touched.gradient, touched.rows
         shrink = self.rule.curves.shrink
         self.rule.step(touched.weight, *parts, gradient, step=step, rate=self._rate(rows), shrink=shrink)
-        self.weight.index_copy_(0, rows, touched.weight)
-        self.state.index_copy_(0, rows, touched.state)
+        put(self.weight, rows, touched.weight)
+        put(self.state, rows, touched.state)
         self.last.index_fill_(0, rows, step)
 
     @torch.no_grad()
@@ -154,7 +160,7 @@ class Reads:
         distinct, places = table.distinct(rows)
         touched = table.read(distinct, self.now())
         self._reads[number].append(touched)
-        return touched.weight.index_select(0, places)
+        return Spread.apply(touched.weight, places)  # type: ignore[no-untyped-call, no-any-return]
 
     def take(self) -> list[Touched]:
         """What came back to the rows that were read since the last call; each table has one part, or none."""
@@ -199,8 +205,7 @@ def joined(reads: Sequence[Touched], step: int) -> Touched:
     table = reads[0].table
     rows, places = table.distinct(torch.cat([read.rows for read in reads]))
     joint = table.read(rows, step)
-    gradients = torch.cat([read.gradient for read in reads])
-    joint.weight.grad = torch.zeros_like(joint.weight).index_add_(0, places, gradients)
+    joint.weight.grad = sums_at(places, torch.cat([read.gradient for read in reads]), len(rows))
     return joint
 
 

@@ -168,7 +168,8 @@ class UpdateRule:
 
         def drift(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
             """m (a R + b ε) and v + c ε R + d ε²: what is divided, and by what."""
-            return torch.addcmul(b, spread, a).mul_(paced), torch.addcmul(square, spread, c).add_(d)
+            full = b.expand_as(spread).clone(memory_format=torch.contiguous_format)  # with b as it is, twice the time
+            return full.addcmul_(spread, a).mul_(paced), torch.addcmul(square, spread, c).add_(d)
 
         if average is not None:
             if self.curves.shrink:

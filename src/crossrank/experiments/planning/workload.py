@@ -194,7 +194,8 @@ def row_traffic(width: int, average_decay: float) -> tuple[float, float]:
 
     some, twice = SOME_ROWS, 2 * SOME_ROWS
     base = moved(twice, some)
-    return (moved(2 * twice, some) - base) / twice, (moved(twice, twice) - base) / some
+    written = 2 * FLOAT * width * (1 + num_parts(average_decay))  # by numpy, whose part is not counted
+    return (moved(2 * twice, some) - base) / twice, (moved(twice, twice) - base) / some + written
 
 
 def row_bytes(width: float, average_decay: float, kind: str) -> float:

@@ -32,6 +32,7 @@ from crossrank.nn import Features
 from crossrank.nn.embedding import embedding_layers
 from crossrank.training.device import uses_bfloat16
 from crossrank.training.distributed.checkpoint import TABLE, whole_tables
+from crossrank.training.distributed.exchange import Exchange
 from crossrank.training.distributed.model import ShardedModel, SharedSplit, interleaved
 from crossrank.training.distributed.optimizer import DistributedOptimizer
 from crossrank.training.distributed.placement import asked_for, plan, specs, tell
@@ -102,10 +103,17 @@ class DistributedEngine(SingleEngine):
             self.network.to(world.device)
             for layer in self.layers:
                 layer.tables.fill(self.whole, rule, self._steps)
+                if len(layer.names) == layer.num_single and not any(self._is_by_rows(name) for name in layer.names):
+                    layer.exchange = Exchange(layer.names, list(layer.tables.lookups), world)
         self.lookups = [lookup for layer in self.layers for lookup in layer.tables.lookups]
         self.optimizer = DistributedOptimizer(self.network, self.lookups, settings, rule=rule, world=world)
         self.model = cast(Model, ShardedModel(self))
         self.bfloat16 = uses_bfloat16(settings.precision, model.layout.input_dim, world.device)
+
+    def _is_by_rows(self, name: str) -> bool:
+        """Whether several processes hold rows of a table."""
+        spec = self.specs[name]
+        return spec is not None and any(part.shard_offsets[0] for part in spec.shards)
 
     def _steps(self) -> int:
         return self.optimizer.steps
@@ -220,7 +228,7 @@ class DistributedEngine(SingleEngine):
         """
         optimizer = self.optimizer
         state = {"steps": torch.tensor(optimizer.steps)}
-        for name, parameter in optimizer.dense.items():
+        for name, parameter in optimizer.named.items():
             if not name.startswith(TABLE):
                 state |= {f"{key}.{name}": part for key, part in optimizer.parts(parameter).items()}
         for shard, _, holder in self.shards():

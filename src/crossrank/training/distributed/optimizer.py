@@ -39,14 +39,24 @@ class DistributedOptimizer(Optimizer):
     ) -> None:
         self.settings, self.rule, self.clock, self.world = settings, rule, NoClock(), world
         tables = {f"table.{i}.{n}": weight for i, one in enumerate(lookups) for n, weight in enumerate(one.weights)}
-        dense = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        self._hold(HeldTables(lookups), dense | tables, list(tables.values()))
-        sizes, first = [parameter.numel() for parameter in self.parameters], self.parameters[0]
+        own = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        self.named = own | tables
+        # Weights lie one after the other, so that all are moved and averaged as one; tables may have their own rate
+        weights = torch.cat([p.detach().flatten() for p in self.named.values()])
+        sizes = [sum(p.numel() for p in kind.values()) for kind in (own, tables)]
+        flat = [nn.Parameter(part) for part in torch.split(weights, sizes)]
+        self._hold(HeldTables(lookups), dict(zip(("own", "tables"), flat, strict=True)), flat[1:])
         # Exchanged as one: the gradients of all these, the sum of the squares of the rows' gradients, and the loss
-        self.exchanged = torch.zeros(sum(sizes) + 2, dtype=first.dtype, device=first.device)
-        self.gradient, self.squares, self.loss = torch.split(self.exchanged, [sum(sizes), 1, 1])
-        for parameter, part in zip(self.parameters, torch.split(self.gradient, sizes), strict=True):
-            parameter.grad = part.view_as(parameter)
+        self.exchanged = torch.zeros(len(weights) + 2, dtype=weights.dtype, device=weights.device)
+        self.gradient, self.squares, self.loss = torch.split(self.exchanged, [len(weights), 1, 1])
+        self.places: dict[nn.Parameter, tuple[int, slice]] = {}  # of each: in which of the two it lies, and where
+        gradients = torch.split(self.gradient, sizes)
+        for number, (kind, whole, gradient) in enumerate(zip((own, tables), flat, gradients, strict=True)):
+            whole.grad, start = gradient, 0
+            for parameter in kind.values():
+                place = slice(start, start + parameter.numel())
+                parameter.data, parameter.grad = (x[place].view_as(parameter) for x in (whole.data, gradient))
+                self.places[parameter], start = (number, place), place.stop
 
     def step(self, loss: Tensor, part: Tensor | float = 0.0) -> None:
         """As in one process, by the mean of all gradients; the parts of all processes become ``self.loss``, (1,)."""
@@ -77,9 +87,10 @@ class DistributedOptimizer(Optimizer):
         if isinstance(holder, LazyTable):
             weight, state = holder.weight, torch.split(holder.state, holder.width, dim=1)
         else:
-            weight, adam = holder.detach(), self.adam.state[holder]
-            place = next(i for i, parameter in enumerate(self.parameters) if parameter is holder)
-            state = (adam["exp_avg"], adam["exp_avg_sq"], *self.averages[place : place + 1])
+            number, place = self.places[holder]
+            adam = self.adam.state[self.parameters[number]]
+            whole = (adam["exp_avg"], adam["exp_avg_sq"], *self.averages[number : number + 1])
+            weight, state = holder.detach(), tuple(part[place].view_as(holder) for part in whole)
         return dict(zip(("weight", "exp_avg", "exp_avg_sq", "average"), (weight, *state), strict=False))
 
     def go_on_from(self, steps: int) -> None:

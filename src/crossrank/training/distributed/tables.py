@@ -1,8 +1,8 @@
 """An embedding layer whose tables are divided between processes.
 
-TorchRec brings ids to the processes that hold their rows and vectors back. In between stands :class:`RowLookup`: the
-rows of this process, as :class:`~crossrank.training.lazy.LazyTable`, or for tables that every process holds as
-ordinary parameters.
+TorchRec, or :mod:`crossrank.training.distributed.exchange`, brings ids to the processes that hold their rows and
+vectors back. In between stands :class:`RowLookup`: the rows of this process, as
+:class:`~crossrank.training.lazy.LazyTable`, or for tables that every process holds as ordinary parameters.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, Sha
 
 from crossrank.nn import FeatureEmbedding, Features
 from crossrank.training.lazy import LazyTable, Reads
+from crossrank.training.rows import Spread
 from crossrank.training.rule import UpdateRule
 
 SHARDED = (ShardingType.TABLE_WISE, ShardingType.ROW_WISE, ShardingType.COLUMN_WISE)
@@ -43,6 +44,7 @@ class ShardedEmbedding(nn.Module):
         self.num_single, self.dropout, self.dtype = layer.num_single, layer.dropout, layer.weight.dtype
         self.names = [f"{prefix}_{i}" for i in range(len(layer.vocab_sizes))]
         self.capacity = 0
+        self.exchange: Callable[[Tensor, Tensor, int], Tensor] | None = None  # instead of TorchRec's
         configs = [
             EmbeddingBagConfig(
                 name=name,
@@ -64,17 +66,28 @@ class ShardedEmbedding(nn.Module):
         numeric = features.numeric.to(self.dtype)
         if self.tables is None:
             return numeric
+        drops = self.dropout and self.training
+        if self.exchange is None:
+            vectors = self._vectors(features)
+        elif not drops:
+            return self.exchange(features.categorical, numeric, self.capacity)
+        else:
+            vectors = [self.exchange(features.categorical, numeric[:, :0], self.capacity)]
+        if drops:
+            vectors = [F.dropout(torch.cat(vectors, dim=1), self.dropout)]
+        return torch.cat([*vectors, numeric], dim=1)
+
+    def _vectors(self, features: Features) -> list[Tensor]:
+        """By TorchRec, the pieces of what stands before the numbers in x0."""
         found = self.tables(self._ids(features))
-        sums = found.values()[: len(numeric)]  # TorchRec's order is that of the placements
+        sums = found.values()[: len(features.numeric)]
         vectors = [sums]
-        if features.bags or found.keys() != self.names:
+        if features.bags or found.keys() != self.names:  # TorchRec's order is that of the placements
             parts = dict(zip(found.keys(), sums.split(found.length_per_key(), dim=1), strict=True))
             vectors = [parts[name] for name in self.names]
         for i, bag in enumerate(features.bags, start=self.num_single):
             vectors[i] = vectors[i] / bag.offsets.diff().clamp_min(1)[:, None]
-        if self.dropout and self.training:
-            vectors = [F.dropout(torch.cat(vectors, dim=1), self.dropout)]
-        return torch.cat([*vectors, numeric], dim=1)
+        return vectors
 
     def _ids(self, features: Features) -> KeyedJaggedTensor:
         """Feature after feature, the ids of the rows, and how many each row has."""
@@ -152,7 +165,7 @@ class RowLookup(nn.Module):
             if self.replicated:
                 self.weights.append(nn.Parameter(weight))
             else:
-                self.tables.append(LazyTable(weight, rule))
+                self.tables.append(LazyTable(weight, rule, ordered=True))
         self.first = torch.tensor([shard.first for shard in self.shards], device=device)
         self.reads = Reads(self.tables, now)
 
@@ -162,25 +175,33 @@ class RowLookup(nn.Module):
             return torch.zeros(stride, 0, dtype=self.dtype, device=features.device(), requires_grad=True)
         lengths, values = features.lengths().view(count, stride), features.values()
         single = len(values) == lengths.numel() and bool((lengths == 1).all())
-        ids = values.view(count, stride) if single else values.split(features.length_per_key())
-        found = []  # (B, F, width) of each width
+        if single:
+            return self.look_up(values.view(count, stride).T)
+        ids, found = values.split(features.length_per_key()), []
         for number, group in enumerate(self.groups):
-            if single:
-                vectors = self._read(number, (ids[group] + self.first[group, None]).T.flatten())
-            else:
-                rows = torch.cat([ids[i] + self.shards[i].first for i in group])
-                vectors = _sums(self._read(number, rows), lengths[group])
-            found.append(vectors.view(stride, len(group), -1))
+            rows = torch.cat([ids[i] + self.shards[i].first for i in group])
+            found.append(_sums(self._read(number, rows), lengths[group]).view(stride, len(group), -1))
+        return self._joined(found)
+
+    def look_up(self, ids: Tensor) -> Tensor:
+        """The vectors of one id of each shard, side by side: (B, F) -> (B, the shards' widths)."""
+        rows, found = ids + self.first, []
+        for number, group in enumerate(self.groups):
+            own = rows if len(self.groups) == 1 else rows[:, group]
+            found.append(self._read(number, own.flatten()).view(len(ids), len(group), -1))
+        return self._joined(found)
+
+    def _joined(self, found: Sequence[Tensor]) -> Tensor:
+        """What is (B, F, width) of each width, in the order of the shards: (B, the shards' widths)."""
         if len(found) == 1:
             return found[0].flatten(start_dim=1)
         order = [i for group in self.groups for i in group]
         pieces = [piece for vectors in found for piece in vectors.unbind(dim=1)]
-        return torch.cat([pieces[order.index(i)] for i in range(count)], dim=1)
+        return torch.cat([pieces[order.index(i)] for i in range(len(order))], dim=1)
 
     def _read(self, number: int, rows: Tensor) -> Tensor:
         if self.replicated:
-            weight: Tensor = self.weights[number]
-            return weight.index_select(0, rows)
+            return Spread.apply(self.weights[number], rows)  # type: ignore[no-untyped-call, no-any-return]
         if not torch.is_grad_enabled():
             return self.tables[number].weight.index_select(0, rows)
         return self.reads.read(number, rows)

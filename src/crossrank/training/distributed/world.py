@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -62,6 +62,14 @@ class World:
         parts = [torch.empty_like(values) for _ in range(self.size)]
         dist.all_gather(parts, values.contiguous())
         return torch.cat(parts)
+
+    def swap(self, sent: Tensor, given: list[int], taken: list[int]) -> tuple[Tensor, Callable[[], object]]:
+        """So many numbers for each process, and what comes from each, one after the other, once the call has waited."""
+        if self.size == 1:
+            return sent, lambda: None
+        received = sent.new_empty(sum(taken))
+        work = dist.all_to_all_single(received, sent, taken, given, async_op=True)
+        return received, work.wait
 
     def wait(self) -> None:
         """Until all are here."""
