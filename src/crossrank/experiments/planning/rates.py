@@ -57,8 +57,8 @@ class Link:
 # Measured on one H200, at the paper's Criteo shape (docs/benchmarks.md): 20.9 MFLOP · 65,536 rows in 2.33 ms of
 # products; 138 MB of Adam and average in 34 µs; elementwise kernels of the captured program 0.63 ms at 65,536 rows,
 # where operations one by one would move 16 GB; what is left of a step of 512 rows. Kernels for embedding rows take as
-# long as what operations one by one would move at 0.75 of that rate.
-H200_PRODUCTS, H200_STREAM, CAPTURED, CAPTURED_STEP, H200_ROWS = 588e12, 4.06e12, 0.16, 0.12e-3, 3.05e12
+# long as what operations one by one would move at 0.83 of that rate.
+H200_PRODUCTS, H200_STREAM, CAPTURED, CAPTURED_STEP, H200_ROWS = 588e12, 4.06e12, 0.16, 0.12e-3, 3.39e12
 # Share of a data sheet's numbers that this is, and share of NVLink's that others measured (380 of 450 GB/s each way:
 # github.com/NVIDIA/nccl/issues/1264). Share of a network's line rate: assumed to be the same.
 PRODUCTS_REACHED, STREAM_REACHED, LINK_REACHED = H200_PRODUCTS / 989e12, H200_STREAM / 4.8e12, 0.83
