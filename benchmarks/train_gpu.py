@@ -3,12 +3,13 @@
 Generates an encoded click log (2.3 million values in 26 columns, 13 numbers), then trains on it from the first row of
 an epoch on, as ``crossrank train`` does. Parts: speed, quality (log loss after one epoch against float32 with dense
 Adam), many (32 small models as one program), kernels (where the time of a step goes), products (the matrix products of
-a step alone, at several padded widths).
+a step alone, at several padded widths), large (whole trainings of one epoch, in batches of 4,096 and 65,536).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -29,7 +30,7 @@ from crossrank.evaluation.evaluate import evaluate_split
 from crossrank.models import Model, build_model, parse_model_settings
 from crossrank.runs import Run
 from crossrank.schema import Categorical, Label, Schema
-from crossrank.training import Config, Planned, train_seeds, train_together
+from crossrank.training import Config, Planned, train, train_seeds, train_together
 from crossrank.training.cuda.data import EvaluatedSplit
 from crossrank.training.cuda.engine import CapturedEngine
 from crossrank.training.cuda.many import JointEngine
@@ -158,6 +159,17 @@ def quality(dataset: EncodedDataset, batch_size: int) -> dict[str, Any]:
     if batch_size > 512:  # it would take minutes
         found["textbook"] = textbook(dataset, batch_size, valid)
     return {"batch": batch_size, "logloss": found}
+
+
+def large(dataset: EncodedDataset, folder: Path, seeds: int = 3) -> list[dict[str, Any]]:
+    """Log loss after one epoch of whole trainings in small and in large batches, each with what is filled in for it."""
+    found = []
+    for seed, size in itertools.product(range(seeds), (4096, 65_536)):
+        config = {"model": PAPER, "training": {"batch_size": size, "epochs": 1}}
+        run = train(dataset, into=folder / f"large-{size}-{seed}", config=config, seed=seed, progress=False)
+        losses = {split: run.report[split]["logloss"] for split in ("valid", "test")}
+        found.append({"seed": seed, "batch": size, **losses, "seconds": run.report["training"]["seconds"]})
+    return found
 
 
 def textbook(dataset: EncodedDataset, batch_size: int, valid: Any) -> dict[str, float]:
@@ -290,6 +302,9 @@ def main() -> None:
         if "quality" in parts:
             results["quality"] = [quality(dataset, batch) for batch in PLAIN]
             print(json.dumps(results["quality"], indent=1), flush=True)
+        if "large" in parts:
+            results["large"] = large(dataset, Path(folder))
+            print(json.dumps(results["large"], indent=1), flush=True)
         if "many-kernels" in parts:
             row = many_kernels(Path(folder))
             print(f"\n32 small models: {row['milliseconds']:.3f} ms a step", flush=True)

@@ -17,7 +17,7 @@ from typing import Any
 from crossrank.config import to_dict
 from crossrank.data import EncodedDataset
 from crossrank.models import parse_model_settings
-from crossrank.training.growing import POWER
+from crossrank.training.growing import FIRST_ROWS, POWER
 from crossrank.training.loss import is_order
 from crossrank.training.settings import most_table_decay
 
@@ -25,8 +25,7 @@ MANY_ROWS, FEW_ROWS = 500_000, 4096
 ENOUGH_ROWS = 2048  # for trying things, and averaging seeds
 VARIED_ROWS = range(ENOUGH_ROWS, 20_000)  # of mostly numbers, for which variants are tried
 NUM_SEEDS = 4
-USUAL_BATCH = 4096  # rows in a step, up to which the usual learning rate does
-RAMP = 0.5
+RAMP = 0.5  # of batches with more rows than the first steps have
 DROPOUT, OF_NUMBERS = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}, {"deep": {"dropout": 0.1}}
 
 
@@ -84,7 +83,7 @@ def _tries(dataset: EncodedDataset) -> dict[str, Any]:
 def _large_batches(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[str, Any]:
     """There are few steps of many rows, and each is larger; the first ones grow, in rows or in length."""
     size = given.get("batch_size", 0)
-    times = size / USUAL_BATCH
+    times = size / FIRST_ROWS
     if times <= 1 or "learning_rate" in given or given.get("tables") == "dense":
         return {}
     whole = dataset.schema.label.kind == "grade" or given.get("schedule") in ("linear", "cosine")

@@ -56,7 +56,7 @@ def phases_of(settings: TrainingSettings, num_rows: int) -> list[Phase]:
         [(4, 0, 4096), (2, 4, 8192), (1, 8, 16384)]
     """
     size, most = settings.batch_size, 1
-    while settings.batch_size % (2 * most) == 0 and size >= 2 * most * FIRST_ROWS:
+    while size % (2 * most) == 0 and size >= 2 * most * FIRST_ROWS:
         most *= 2
     parts = [2**power for power in reversed(range(1, most.bit_length()))]
     grown = int(settings.ramp * (num_rows // size))  # in whole batches of the first epoch
