@@ -2,11 +2,13 @@
 
     python benchmarks/train_cpu.py            about ten minutes, once the environments are there
     python benchmarks/train_cpu.py --quick
+    python benchmarks/train_cpu.py --before ../older
 
 Every contender trains the same model on the same generated rows, in the shape of Criteo's, in its own environment and
 by its own loop (``rivals/``). The clock runs from the end of one optimiser step to the end of a later one, so the
 loading of batches counts and building the model does not. Contenders take turns, each turn a process of its own, so
 that a busy moment of the machine meets all of them alike. Tables go to standard output, progress to standard error.
+With ``--before``, a checkout of an earlier version of this repository takes turns with this one instead.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class Contender(NamedTuple):
     script: str
     python: Path
     bfloat16: bool = False
+    checkout: Path = HERE.parent
 
 
 class Plan(NamedTuple):
@@ -97,9 +100,16 @@ def main() -> None:
         action="store_true",
         help="one thread each and the processor's time in place of the clock's, for a machine that others keep busy",
     )
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier version to compare with")
     arguments = parser.parse_args()
     here = Path(sys.executable)
     contenders = {OURS: Contender("train_crossrank", here)}
+    arguments.envs.mkdir(exist_ok=True)
+    if arguments.before:
+        earlier = contenders[OURS]._replace(checkout=arguments.before.resolve())
+        with tempfile.TemporaryDirectory(dir=arguments.envs) as folder:
+            compare(contenders | {"before": earlier}, Plan(Path(folder), 6, 3, arguments.processor_time))
+        return
     for name, title in RIVALS.items():
         contenders[title] = Contender(f"train_{name}", environment(name, arguments.envs))
     for name, switch in BFLOAT16.items():
@@ -151,9 +161,10 @@ def compare(contenders: dict[str, Contender], plan: Plan) -> None:
     for name in contenders:
         print_row([name, *(f"{column[name]:,.0f}" for column in columns)])
     rivals = [name for name in contenders if name != OURS and not name.startswith("bound")]
-    for title, field in (("float32 rival", list(RIVALS.values())), ("rival", rivals)):
+    fields = {"the best float32 rival": list(RIVALS.values()), "the best rival": rivals}
+    for title, field in ({"before": ["before"]} if "before" in contenders else fields).items():
         ratios = [column[OURS] / max(column[name] for name in field) for column in columns]
-        print_row([f"crossrank over the best {title}", *(f"{ratio:.2f} x" for ratio in ratios)])
+        print_row([f"crossrank over {title}", *(f"{ratio:.2f} x" for ratio in ratios)])
 
 
 def grow(ours: Contender, plan: Plan) -> None:
@@ -191,9 +202,10 @@ def run(contender: Contender, job: dict[str, Any]) -> list[float]:
     """Samples per second of each window of one turn."""
     path = Path(job["folder"]) / "job.json"
     path.write_text(json.dumps(job | {"bfloat16": contender.bfloat16}), encoding="utf-8")
-    script = HERE / "rivals" / f"{contender.script}.py"
+    script = contender.checkout / "benchmarks" / "rivals" / f"{contender.script}.py"
     threads = "1" if job["processor_time"] else "2"
     variables = os.environ | {"OMP_NUM_THREADS": threads, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}  # for RecBole
+    variables["PYTHONPATH"] = str(contender.checkout / "src")
     done = subprocess.run(
         [str(contender.python), str(script), str(path)], env=variables, capture_output=True, text=True
     )
