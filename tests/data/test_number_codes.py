@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from crossrank.data import EncodedDataset, Encoder, distinct
 from crossrank.data.distinct import DistinctNumbers
-from crossrank.data.number_codes import bins_of, edges_of, pieces_of
+from crossrank.data.number_codes import bins_of, edges_of, num_pieced, pieces_of
 from crossrank.data.prepare import prepare
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID
 from crossrank.errors import SchemaError
@@ -316,3 +316,12 @@ def test_many_columns_have_fewer_pieces_each_where_nothing_is_said(columns, kind
     schema = Schema([Numeric(name=f"n{i}") for i in range(columns)], Label(name="y", kind=kind))
     dataset = prepare(frame, schema, tmp_path / "data", progress=False)
     assert {one.width for one in dataset.features if "pieces" in one.name} == {pieces}
+
+
+def test_whole_numbers_drafted_as_ids_in_order_do_not_count_among_many_columns():
+    numbers, codes = (
+        [Numeric(name=f"n{i}") for i in range(3)],
+        [Numeric(name=f"c{i}", encoding="scalar+values") for i in range(50)],
+    )
+    assert num_pieced(Schema([*numbers, *codes], Label(name="y"))) == 3
+    assert num_pieced(Schema([Numeric(name="n", encoding="scalar+pieces"), *codes], Label(name="y"))) == 1

@@ -56,6 +56,34 @@ def test_many_whole_numbers_are_numeric_and_few_are_codes():
     assert isinstance(infer(draw(lambda r: float(r.randint(0, 1)))), Categorical)
 
 
+def test_few_whole_numbers_have_an_order_beside_their_ids_where_there_are_enough_rows():
+    ordered = Numeric(name="hour", encoding="scalar+values")
+    hours = draw(lambda r: r.randint(0, 23), rows=1000)
+    assert infer(hours, name="hour") == infer([str(hour) for hour in hours], name="hour") == ordered
+    marked = infer(["NA", *map(str, hours)], name="hour")
+    assert marked == Numeric(name="hour", encoding="scalar+values", missing=("NA",))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "rows"),
+    [
+        (lambda r: r.randint(0, 23), "hour", 999),
+        (lambda r: r.randint(0, 3), "hour", 1000),  # too few values for an order to say much
+        (lambda r: r.randint(0, 23), "shop_id", 1000),
+        (lambda r: f"0{r.randint(0, 9)}", "hour", 1000),
+        (lambda r: f"h{r.randint(0, 23)}", "hour", 1000),
+    ],
+)
+def test_other_codes_have_ids_alone(make, name, rows):
+    assert infer(draw(make, rows=rows), name=name) == Categorical(name=name)
+
+
+def test_codes_have_no_order_where_classes_are_learned():
+    hours = draw(lambda r: r.randint(0, 23), rows=1000)
+    draft = draft_schema({"hour": hours, "kind": [f"k{i % 3}" for i in range(1000)]}, label="kind")
+    assert draft.features == [Categorical(name="hour")]
+
+
 @pytest.mark.parametrize("name", ["user_id", "user", "userId", "MovieID", "zip_code", "ad_type"])
 def test_whole_numbers_that_are_named_as_codes_are_categorical(name):
     assert isinstance(infer(draw(lambda r: r.randint(1, 150)), name=name), Categorical)

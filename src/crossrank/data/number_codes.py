@@ -52,7 +52,7 @@ ROWS_OF_VALUE, ROWS_OF_BIN = 100, 500  # training rows in the mean, where auto h
 
 def decide(schema: Schema, known: NumericStatistics, num_distinct: int) -> str:
     """What ``auto`` stands for in a column of which so much is known."""
-    kind, columns = schema.label.kind, len(schema.numeric)
+    kind, columns = schema.label.kind, num_pieced(schema)
     if known.count >= FEWEST_ROWS and num_distinct > FEWEST_DISTINCT:
         if kind in ("binary", "real") and columns <= MOST_COLUMNS:
             return "scalar+values+pieces"
@@ -60,6 +60,11 @@ def decide(schema: Schema, known: NumericStatistics, num_distinct: int) -> str:
             return "scalar+pieces"
     told = known.missing > 0 and known.count + known.missing >= FEWEST_ROWS
     return "scalar+missing" if told else "scalar"
+
+
+def num_pieced(schema: Schema) -> int:
+    """How many numeric columns have pieces, or may have: whole numbers drafted as ids in order do not."""
+    return sum(column.encoding == "auto" or "pieces" in column.encodings for column in schema.numeric)
 
 
 class NumberVocabulary:
@@ -207,7 +212,7 @@ def learn(
         column = dataclasses.replace(column, encoding=decide(schema, known, len(values)))
         if schema.label.kind == "binary":
             fewest = ROWS_OF_VALUE, ROWS_OF_BIN
-            most = min(MOST_PIECES, max(FEWEST_PIECES, ALL_PIECES // len(schema.numeric)))
+            most = min(MOST_PIECES, max(FEWEST_PIECES, ALL_PIECES // num_pieced(schema)))
     found: dict[str, Any] = {}
     if "values" in column.encodings:
         lows, highs = bins_of(values, counts, *fewest)

@@ -30,6 +30,7 @@ from crossrank.schema.infer import (
     date_note,
     draft_column,
     few,
+    in_order,
     is_marker,
     number_note,
     numbers_of,
@@ -154,6 +155,9 @@ def draft_schema(
     draft = _features({name: cells for name, cells in others.items() if name not in (weight, group, split)}, table)
     notes = [note, *draft.notes] if note else draft.notes
     left_out = ({split: "names the split"} if split in others else {}) | dict(draft.left_out)
+    if target.kind in ("binary", "real"):
+        features = [in_order(one, columns[one.name]) or one for one in draft.features]
+        draft = dataclasses.replace(draft, features=features)
     return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes, left_out=left_out)
 
 

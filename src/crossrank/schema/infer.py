@@ -38,6 +38,7 @@ from crossrank.schema.dates import PER_UNIT, WRITTEN, Date, TimeRange, formats_o
 MAX_ROWS = 10_000
 ENOUGH_ROWS = 50  # fewer say little about what repeats
 MAX_CODES = 32  # whole numbers with at most this many values are codes: hours, days, grades
+MIN_ORDERED, ORDERED_ROWS = 5, 1_000  # codes with so many values, in so many rows, whose order may count
 
 CODE_WORDS = {"id", "ids", "uid", "userid", "itemid", "code", "type", "category", "zip"}
 CODED = {"user", "item", "movie", "book", "product", "customer", "flight", "store", "shop", "song", "device", "query"}
@@ -168,17 +169,16 @@ def _draft_lists(name: str, lists: list[list[Any]]) -> TableFeature | str:
 
 def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: list[float]) -> TableFeature | str:
     """The same of a column of numbers: all its values, those that are no markers, and the finite numbers."""
-    words = {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
     counts = Counter(present)
     missing = tuple(sorted({value.strip() for value in values if is_marker(value)}))
-    if form := _clock(present, numbers, named=bool(words & TIME_WORDS)):
+    if form := _clock(present, numbers, named=bool(_words(name) & TIME_WORDS)):
         return _date(name, form, present, missing)
     whole = all(number.is_integer() for number in numbers)
     if whole and len(counts) == len(present) == max(numbers) - min(numbers) + 1 >= ENOUGH_ROWS:
         return "a counter"
-    padded = any(isinstance(value, str) and PADDED.fullmatch(value) for value in present)
-    coded = bool(words & CODE_WORDS) or (words and words <= CODED)  # user, user_id, but not user_age
-    if len(counts) == 1 or (whole and (coded or padded or few(len(counts), len(present)) or are_names(numbers))):
+    if len(counts) == 1 or (
+        whole and (_is_coded(name, present) or few(len(counts), len(present)) or are_names(numbers))
+    ):
         return _categorical(name, counts, missing=missing)
     return Numeric(name=name, log_shift=1.0 if _is_skewed(numbers) else None, missing=missing)
 
@@ -186,6 +186,28 @@ def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: li
 def few(distinct: int, rows: int) -> bool:
     """Whether so many different whole numbers in so many rows are codes."""
     return distinct <= max(2, min(MAX_CODES, rows // 4))
+
+
+def in_order(column: TableFeature, cells: list[Any]) -> Numeric | None:
+    """The same column with the order of its values beside their ids, if they are whole numbers that may have one."""
+    if not isinstance(column, Categorical) or len(cells) < ORDERED_ROWS:
+        return None
+    present = [cell for cell in cells if cell is not None and not is_marker(cell)]
+    distinct, named = set(present), _is_coded(column.name, present)
+    if named or not MIN_ORDERED <= len(distinct) <= MAX_CODES or len(numbers_of(list(distinct))) < len(distinct):
+        return None
+    return Numeric(name=column.name, encoding="scalar+values", missing=column.missing)
+
+
+def _is_coded(name: str, present: list[Any]) -> bool:
+    """Whether a column's name, or zeros in front, say that its whole numbers are codes: user, user_id, not user_age."""
+    words = _words(name)
+    padded = any(isinstance(value, str) and PADDED.fullmatch(value) for value in present)
+    return padded or bool(words & CODE_WORDS) or bool(words and words <= CODED)
+
+
+def _words(name: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
 def number_note(name: str, cells: list[Any], draft: TableFeature | str) -> str:

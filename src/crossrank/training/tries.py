@@ -46,6 +46,7 @@ from crossrank.training.train import train_or_resume
 MOST_ROWS = 200_000  # that are looked at
 MOST_PAIRS, MOST_TRIPLES = 20, 10
 LEAST_GAIN, CERTAIN = 2e-4, 2.0  # of the loss of a row; standard errors
+MOST_ORDERED = 34  # ids of a numeric column that is joined to pairs, as categorical ones are
 FEWEST_VALUES = 20  # of a single column: fewer are learned well enough by themselves
 RIDGE, STEPS = 10.0, 12
 
@@ -177,7 +178,7 @@ def worthwhile(dataset: EncodedDataset) -> tuple[list[Cross], list[Cross]]:
     walk = _Walk(dataset)
     singles = [(name,) for name in columns]
     pairs = _best(walk.rank(singles, combinations(columns, 2)), MOST_PAIRS)
-    values = [name for name in columns if name not in numbers]
+    values = [one.column for one in features if one.column not in numbers or one.vocab_size <= MOST_ORDERED]
     wider = {tuple(sorted({*pair, name})) for pair in pairs[: MOST_PAIRS // 2] for name in values if name not in pair}
     triples = _best(walk.rank([*singles, *pairs], sorted(wider)), MOST_TRIPLES) if pairs else []
     many = [one.column for one in features if one.column in values and one.vocab_size >= FEWEST_VALUES]
