@@ -48,6 +48,18 @@ def test_the_shift_leads_from_the_least_weighted_sampled_loss_to_the_true_logit(
     assert learned + shift == pytest.approx(np.log(rate / (1 - rate)), abs=1e-5)
 
 
+@pytest.mark.parametrize("weight", [1.0, 10.0])
+def test_no_answer_is_surer_than_so_many_rows_can_teach(weight, tmp_path) -> None:
+    table = pl.DataFrame({"x": ["a", "b"] * 500, "y": [0, 1] * 500})
+    dataset = prepare(table, schema(), tmp_path / "data", progress=False)
+    training = CONFIG["training"] | {"learning_rate": 10.0, "positive_weight": weight}
+    run = cr.train(dataset, into=tmp_path / "run", config=CONFIG | {"training": training}, progress=False)
+    odds = 2 * len(dataset.train) + 1
+    no, yes = run.predict(table.head(2)).astype(np.float64)
+    assert yes / (1 - yes) == pytest.approx(odds / weight, rel=1e-3)
+    assert (1 - no) / no == pytest.approx(odds * weight, rel=1e-3)
+
+
 def test_class_weights_move_what_is_learned_and_not_what_is_answered(tmp_path) -> None:
     table, later = clicks(20_000, 0), clicks(20_000, 1)
     plain, weighed = trained(table, tmp_path / "plain"), trained(table, tmp_path / "weighed", positive_weight=10.0)

@@ -46,7 +46,7 @@ class Model(nn.Module, abc.ABC):
     The logit of a label that is a number is that number less its mean, divided by its deviation in the training rows;
     that of a binary one may be shifted by class weights or sampled negatives (:mod:`crossrank.training.prior`).
     :meth:`in_units` gives the number itself, or the logit without the shift; :meth:`predict_logits` the nearest one in
-    the range of the training rows.
+    the range of the training rows, or as sure as so many rows allow.
 
     A label with several classes or tasks has a logit for each, from a wider output layer; models that add other terms
     to it, and those that do not say ``takes_classes``, refuse such a label. A model that has more of its own for each

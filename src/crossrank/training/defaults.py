@@ -25,6 +25,7 @@ MANY_ROWS, FEW_ROWS = 500_000, 4096
 ENOUGH_ROWS = 2048  # for trying things, and averaging seeds
 VARIED_ROWS = range(ENOUGH_ROWS, 20_000)  # of mostly numbers, for which variants are tried
 NUM_SEEDS = 4
+MOST_L2, L2_ROWS = 3e-4, 3.0  # the penalty, and its product with the training rows
 RAMP = 0.5  # of batches with more rows than the first steps have
 DROPOUT, OF_NUMBERS = {"embedding": {"dropout": 0.2}, "deep": {"dropout": 0.4}}, {"deep": {"dropout": 0.1}}
 
@@ -49,13 +50,18 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
     elif rows >= MANY_ROWS:
         filled = _large_batches(dataset, training)
     else:
-        filled = _rows(dataset, training)
+        filled = _rows(dataset, training, l2=kind == "binary" and _has_kernels(known, model))
         parts |= DROPOUT | (OF_NUMBERS if kind == "binary" and not _ids_of_texts(dataset) else {})
         parts |= {"structure": "parallel"} if known.get("structure") == "stacked" else {}
     tries = _tries(dataset) if raw else {}
     parts |= {"ensemble": NUM_SEEDS} if raw and ENOUGH_ROWS <= rows < MANY_ROWS else {}
     parts = {key: value for key, value in parts.items() if key in known}
     return {**values, "training": filled | tries | training, "model": _under(parts, model)}
+
+
+def _has_kernels(known: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether a model has cross or deep layers, whose kernels a penalty counts."""
+    return "cross" in known or ("deep" in known and given.get("deep", {}).get("sizes") != [])
 
 
 def _has_ids(dataset: EncodedDataset) -> bool:
@@ -95,7 +101,7 @@ def _large_batches(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[st
     return {"learning_rate": float(f"{rate:.2g}"), "table_learning_rate": float(f"{table_rate:.2g}"), **more}
 
 
-def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
+def _rows(dataset: EncodedDataset, given: dict[str, Any], *, l2: bool) -> dict[str, Any]:
     is_grade = dataset.schema.label.kind == "grade"
     few = len(dataset.train) < FEW_ROWS and not is_grade
     pace: dict[str, Any] = {"batch_size": 64 if few else 256, "learning_rate": 0.001} | given
@@ -108,7 +114,8 @@ def _rows(dataset: EncodedDataset, given: dict[str, Any]) -> dict[str, Any]:
         "table_decay": min(3.0, round(10 * _ids_of_texts(dataset) / len(dataset.train), 2), most),
         "epochs": max(25, -(-2000 // steps)),
         "eval_every": max(shortest, steps // 4),
-        "patience": 4,
+        "patience": 8 if l2 else 4,
+        **({"l2": float(f"{min(MOST_L2, L2_ROWS / len(dataset.train)):.2g}")} if l2 else {}),
     }
 
 

@@ -8,6 +8,9 @@ odds being those of the whole table with equal weights. A model learns logit'; i
 (:meth:`crossrank.models.Model.in_units`), in all that is measured, chosen by, explained and predicted. So probabilities
 stay calibrated, and the order of rows, and with it the AUC, is as learned. The valid and test rows of a dataset whose
 negatives are a sample are measured with 1 / q as the weight of each negative, which stands for so many.
+
+No answer is surer than N training rows can teach: of more than 2 N rows, about one may be of the other class, so
+|logit'| is log(2 N + 1) at most. One row that is answered wrongly with certainty would outweigh all others.
 """
 
 from __future__ import annotations
@@ -59,10 +62,12 @@ def positive_weight(settings: TrainingSettings, dataset: EncodedDataset) -> floa
 
 @torch.no_grad()
 def correct_prior(model: Model, dataset: EncodedDataset, settings: TrainingSettings) -> None:
-    """Shift the answers of a new model by what weights and sampling will do to its logits."""
+    """Shift the answers of a new model by what weights and sampling will do to its logits, and bound them."""
     weight, kept = positive_weight(settings, dataset), dataset.schema.label.negatives_kept or 1.0
     if dataset.schema.label.kind == "binary" and not is_order(settings.loss, "binary"):
-        model.label_mean.fill_(prior_shift(positive_weight=weight, negatives_kept=kept))
+        shift, surest = prior_shift(positive_weight=weight, negatives_kept=kept), math.log(2 * len(dataset.train) + 1)
+        for unit, value in ((model.label_mean, 0.0), (model.label_low, -surest), (model.label_high, surest)):
+            unit.fill_(value + shift)
 
 
 def rows_to_learn(dataset: EncodedDataset, model: Model, settings: TrainingSettings) -> EncodedDataset:
