@@ -176,6 +176,7 @@ class SideBySide(Model):
     Shape: features of B rows -> (B,), or (B, K) for K classes or tasks.
     """
 
+    takes_classes = True
     output: OutputLayer
 
     @abc.abstractmethod

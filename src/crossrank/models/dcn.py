@@ -42,8 +42,6 @@ class DCN(SideBySide):
     why DCN-V2 has matrices. Takes any embedding widths.
     """
 
-    takes_classes = True
-
     def __init__(self, layout: InputLayout, settings: DCNSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         input_dim = layout.input_dim

@@ -115,8 +115,6 @@ class FCN(SideBySide):
     Choices: the halves share one bias b, one table, and no batch norm; see :class:`~crossrank.nn.MaskedCrossLayer`.
     """
 
-    takes_classes = True
-
     def __init__(self, layout: InputLayout, settings: FCNSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         self.exponential = settings.exponential.network(layout, "previous")

@@ -21,6 +21,7 @@ class BesideLinear(Model):
     Shape: features of B rows -> (B,).
     """
 
+    takes_classes = False  # the term is one number
     linear: Any  # a module: features -> (B,)
 
     def forward(self, features: Features) -> Tensor:

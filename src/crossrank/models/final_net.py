@@ -43,8 +43,6 @@ class FinalNet(SideBySide):
     is both blocks' shape.
     """
 
-    takes_classes = True
-
     def __init__(self, layout: InputLayout, settings: FinalNetSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         deep, width = settings.deep, layout.input_dim
