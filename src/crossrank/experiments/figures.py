@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossrank.errors import ConfigError, MissingExtraError
+from crossrank.errors import ConfigError, needed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,10 +27,7 @@ COLORS = {
 
 def check_plots(extra: str = "plots") -> None:
     """Raise before hours of work what would be raised after them."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("Drawing the figure of an experiment", extra) from None
+    needed("matplotlib", "Drawing the figure of an experiment", extra)
 
 
 def save_figure(draw: Draw, path: Path) -> None:
