@@ -11,9 +11,11 @@ from crossrank.errors import ConfigError, needed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
+else:
+    Figure = Any  # matplotlib is imported where something is drawn
 
-Draw = Callable[["Figure"], None]
+Draw = Callable[[Figure], None]
 COLORS = {
     "DCN-V2": "#0b6e99",
     "DCN-V2 without bias": "#4fa3c7",

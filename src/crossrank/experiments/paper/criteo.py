@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
@@ -18,15 +18,12 @@ from crossrank.data.generators.criteo_like import BEST_BY_ORDER
 from crossrank.data.generators.synthetic import synthesize
 from crossrank.data.sources import criteo
 from crossrank.data.splits import SPLITS
-from crossrank.experiments.figures import dots, lines
+from crossrank.experiments.figures import Figure, dots, lines
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.paper.studies import HEADER, Setting, cells, first_runs, measure_tasks, tasks, trained_on
 from crossrank.experiments.paper.table6 import CRITEO
 from crossrank.files import read_json
 from crossrank.schema import Schema
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_CATEGORICAL, NUM_NUMERIC = 26, 13
 WORK = Path("runs/paper")

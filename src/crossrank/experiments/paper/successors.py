@@ -11,12 +11,12 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
 from crossrank.data.sources import criteo
-from crossrank.experiments.figures import dots
+from crossrank.experiments.figures import Figure, dots
 from crossrank.experiments.paper.criteo import GENERATED, GENERATED_ROWS, WORK, generate
 from crossrank.experiments.paper.page import Page, Table
 from crossrank.experiments.paper.studies import (
@@ -30,9 +30,6 @@ from crossrank.experiments.paper.studies import (
     trained_on,
 )
 from crossrank.training.defaults import fill_in
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 REFERENCES = ("PNN", "DCN-V2")  # what the others are compared with
 NUM_GENERATED = 600_000  # fewer than the other studies have, so that twelve models are searched in an hour
