@@ -18,6 +18,7 @@ from crossrank.data.derived import chunk_with_derived
 from crossrank.data.encoder import Encoder
 from crossrank.data.number_reader import NumberReader
 from crossrank.data.numbers import Doubles
+from crossrank.data.on_demand import pl
 from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, Codes, Places, TextCodes, Words, smallest
 from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Ids, Positions
@@ -26,8 +27,6 @@ from crossrank.data.vocabulary import FIRST_ID, MISSING_ID, UNSEEN_ID, HashedVoc
 from crossrank.schema import Categorical, Multivalent, Numeric, Schema
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from crossrank.data.table import Chunk
 
 Lookups: TypeAlias = dict[str, NDArray[Any]]
@@ -176,8 +175,6 @@ class ValueCounter:
         return codes
 
     def finish(self) -> tuple[Vocabulary, Ids]:
-        import polars as pl
-
         counted = self._codes.counts
         often = np.flatnonzero(counted >= max(self._column.min_count, 1)).astype(np.uint32)
         often = often[often >= FIRST_CODE]
