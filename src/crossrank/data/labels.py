@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,13 +12,11 @@ from crossrank.data.numbers import Doubles, Mask, Where, number_of_value, parse_
 from crossrank.data.on_demand import pl
 from crossrank.data.packed_texts import distinct_words, texts_of_words
 from crossrank.data.rows import Floats, Ids
+from crossrank.data.table import Chunk
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
 from crossrank.schema import Date, Label, Numeric, Schema
 from crossrank.schema.label import MAX_GRADE
-
-if TYPE_CHECKING:
-    from crossrank.data.table import Chunk
 
 WORDS = {"true": "1", "false": "0"}  # in any case
 

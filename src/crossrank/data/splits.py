@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +28,12 @@ from numpy.typing import NDArray
 from crossrank.config import setting
 from crossrank.data.on_demand import pl
 from crossrank.data.picking import check_columns
+from crossrank.data.table import Chunk, Table
 from crossrank.data.text import splitmix64, stable_hashes, text_of_series
 from crossrank.data.time_split import ByTime
 from crossrank.errors import ConfigError, DataError, SchemaError, listing
 from crossrank.schema import Schema
 from crossrank.schema.split_names import SPLIT_NAMES, find_split, split_of
-
-if TYPE_CHECKING:
-    from crossrank.data.table import Chunk, Table
 
 SPLITS = ("train", "valid", "test")
 Assign = Callable[["Chunk"], NDArray[np.uint8]]

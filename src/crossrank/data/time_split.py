@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.on_demand import pl
+from crossrank.data.table import Chunk, Table
 from crossrank.errors import DataError
 from crossrank.schema.infer import YEAR_LAST
-
-if TYPE_CHECKING:
-    from crossrank.data.table import Chunk, Table
 
 COMPACT_ROWS = 1_000_000
 Divide = Callable[[NDArray[np.uint8], "Chunk"], NDArray[np.uint8]]

@@ -12,6 +12,7 @@ import numpy as np
 from crossrank.data.on_demand import pl
 from crossrank.data.picking import check_columns
 from crossrank.data.rows import SCORING_ROWS
+from crossrank.data.table import open_table
 from crossrank.errors import DataError, listing
 from crossrank.folders import making, recover
 from crossrank.runs import Run
@@ -48,8 +49,6 @@ def predict_table(
     Returns:
         The number of rows.
     """
-    from crossrank.data.table import open_table
-
     suffixes = [*SEPARATORS, ".parquet"]
     if into.suffix not in suffixes:
         raise DataError(f"The file to write must end in one of {listing(suffixes)}; got '{into.name}'.")

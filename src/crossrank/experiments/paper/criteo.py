@@ -16,6 +16,7 @@ from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
 from crossrank.data.generators.criteo_like import BEST_BY_ORDER
 from crossrank.data.generators.synthetic import synthesize
+from crossrank.data.prepare import prepare
 from crossrank.data.sources import criteo
 from crossrank.data.splits import SPLITS
 from crossrank.experiments.figures import Figure, dots, lines
@@ -161,7 +162,7 @@ def criteo_rows(data: Path | None, work: Path, *, quick: bool, numeric: bool) ->
     if data is None:
         best = generate(folder, schema, scale.rows)
     elif not is_dataset(folder):
-        _prepare(data, folder, schema)
+        prepare(criteo.open_set(data), schema, folder, split=criteo.SPLIT, progress=False, overwrite=True)
     dataset = EncodedDataset.open(folder)
     rows = sum(dataset.split(name).num_rows for name in SPLITS)
     origin = f"{rows:,} rows of {'Criteo' if data else GENERATED_ROWS}, split as the paper does"
@@ -180,12 +181,6 @@ def generate(folder: Path, schema: Schema, rows: int) -> float:
         ).best_logloss
     best: float = read_json(file)["best_logloss"]
     return best
-
-
-def _prepare(data: Path, folder: Path, schema: Schema) -> None:
-    from crossrank.data.prepare import prepare  # needs polars, which generated rows do not
-
-    prepare(criteo.open_set(data), schema, folder, split=criteo.SPLIT, progress=False, overwrite=True)
 
 
 def _page(

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
+from crossrank.data.prepare import prepare
+from crossrank.data.table import open_table
 from crossrank.errors import ConfigError
 from crossrank.experiments.figures import Figure, dots, spread
 from crossrank.experiments.paper.page import Page
@@ -156,9 +158,7 @@ def split_dataset(data: Path | None, work: Path, split: int, *, quick: bool) -> 
     """The rows under the split of this number; 0 is the fixed one."""
     folder = work / f"split-{split}"
     if not is_dataset(folder):
-        from crossrank.data.prepare import prepare  # these need polars
-        from crossrank.data.sources import movielens
-        from crossrank.data.table import open_table
+        from crossrank.data.sources import movielens  # which needs polars
 
         if data is None:
             raise ConfigError(

@@ -15,7 +15,10 @@ from typing import Any, NamedTuple
 
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
+from crossrank.data.drafting import draft_table
+from crossrank.data.prepare import prepare
 from crossrank.data.sources import criteo
+from crossrank.data.table import open_table
 from crossrank.experiments.figures import Figure, dots
 from crossrank.experiments.paper.criteo import GENERATED, GENERATED_ROWS, WORK, generate
 from crossrank.experiments.paper.page import Page, Table
@@ -277,10 +280,7 @@ def _dataset(name: str, data: Mapping[str, Path], work: Path, folder: Path, *, q
     elif not is_dataset(into):
         if path is None:
             return None
-        from crossrank.data.drafting import draft_table  # these need polars
-        from crossrank.data.prepare import prepare
-        from crossrank.data.sources import avazu, open_source
-        from crossrank.data.table import open_table
+        from crossrank.data.sources import avazu, open_source  # which need polars
 
         if name == "book-crossing":
             table = open_table(path)
