@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import logging
 import warnings
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 
 class CrossRankError(Exception):
@@ -65,6 +67,18 @@ class MissingExtraError(CrossRankError):
         super().__init__(
             f"{purpose} needs the '{extra}' extra; it is not installed.", hint=f"Run: pip install 'crossrank[{extra}]'"
         )
+
+
+def needed(module: str, purpose: str, extra: str) -> Any:
+    """A module of an optional package.
+
+    Raises:
+        MissingExtraError: where it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(purpose, extra) from None
 
 
 def listing(names: Iterable[str], *, most: int = 6) -> str:

@@ -16,7 +16,7 @@ from crossrank.training import TrainingSettings
 from crossrank.training.idle import stretch
 from crossrank.training.lazy import LazyTable
 from crossrank.training.optimizer import Optimizer
-from crossrank.training.rule import UpdateRule
+from crossrank.training.rule import Moved, UpdateRule
 
 
 def rule(
@@ -45,7 +45,7 @@ def test_a_row_of_the_present_step_stays_as_it_is(dtype) -> None:
         for parts in ([0.5, 0.1, 0.02, 0.7], [0.5, 0.0, 0.0, 0.7]):
             old = [torch.tensor([[value]], dtype=dtype) for value in parts]
             new = [part.clone() for part in old]
-            rule().age(*new, since=torch.tensor([step]), now=step, rate=0.1)
+            rule().age(Moved(*new), since=torch.tensor([step]), now=step, rate=0.1)
             assert all(torch.equal(left, right) for left, right in zip(old, new, strict=True))
 
 
@@ -56,9 +56,9 @@ def test_rows_that_share_steps_are_aged_as_each_by_itself(table_decay) -> None:
         since = now - torch.randint(0, 30, (200,), generator=draw) ** 3 % (now + 1)
         together = [torch.rand(200, 3, generator=draw, dtype=torch.float64) for _ in range(4)]
         alone = [part.clone() for part in together]
-        made.age(*together, since=since, now=now, rate=1e-3)
+        made.age(Moved(*together), since=since, now=now, rate=1e-3)
         for i in range(200):
-            made.age(*(part[i : i + 1] for part in alone), since=since[i : i + 1], now=now, rate=1e-3)
+            made.age(Moved(*(part[i : i + 1] for part in alone)), since=since[i : i + 1], now=now, rate=1e-3)
         for left, right in zip(together, alone, strict=True):
             torch.testing.assert_close(left, right, rtol=1e-12, atol=0)
 
@@ -93,7 +93,7 @@ def test_a_row_without_gradient_is_where_stepping_takes_it(start, length, decay,
     shrinking = 0.04 if what == "table_decay" else 0.0
     made = rule(decay, learning_rate=lr, table_decay=shrinking, total_steps=3000, **options)
     w, m, v, average = (torch.tensor([[value]], dtype=torch.float64) for value in old)
-    made.age(w, m, v, average if decay else None, since=torch.tensor([start]), now=stop, rate=lr)
+    made.age(Moved(w, m, v, average if decay else None), since=torch.tensor([start]), now=stop, rate=lr)
     factor = cosine if what == "cosine" else lambda k: 1.0
     expected = without_gradient(*old, start=start, stop=stop, decay=decay, lr=lr, factor=factor, table_decay=shrinking)
     np.testing.assert_allclose([m.item(), v.item()], expected[1:3], rtol=1e-9)

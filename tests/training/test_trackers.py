@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 
 import pytest
 
@@ -129,15 +129,8 @@ def test_mlflow_reads_back_what_the_run_says(dataset, tmp_path, monkeypatch, kil
 def test_a_tracker_that_is_not_installed_or_not_known_says_what_to_do(
     dataset, tmp_path, monkeypatch, kill_at_step
 ) -> None:
-    original = builtins.__import__
-
-    def absent(name, *args, **options):
-        if name.startswith(("torch.utils.tensorboard", "mlflow")):
-            raise ImportError(name)
-        return original(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    for name in ("tensorboard", "mlflow"):
+    for name, module in {"tensorboard": "torch.utils.tensorboard", "mlflow": "mlflow"}.items():
+        monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(MissingExtraError, match=rf"pip install 'crossrank\[{name}\]'"):
             train(dataset, into=tmp_path / "run", track=name)
     with pytest.raises(ConfigError, match="Did you mean 'tensorboard'"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,6 +102,7 @@ def compress(
     overwrite: Overwrite = False,
 ) -> None:
     """Turn a full-rank model into a low-rank one, and show what it costs and gains."""
+    from crossrank.config import flatten
     from crossrank.data import EncodedDataset
     from crossrank.experiments.compress import compress as shrink
     from crossrank.runs import Run
@@ -117,8 +118,9 @@ def compress(
         overwrite=overwrite,
     )
     table = table_of("", "before", "after", title=f"rank {found.rank}")
-    for name, before, after in _flat(found.before, found.after):
-        table.add_row(name, number(before), number(after))
+    after = flatten(found.after)
+    for name, before in flatten(found.before).items():
+        table.add_row(name.replace(".", " "), number(before), number(after[name]))
     out.print(table)
     times = ", ".join(f"{ratio:.2f} times as fast at batch {size}" for size, ratio in found.speedup.items())
     fewer = 1 - found.after["parameters"] / found.before["parameters"]
@@ -251,12 +253,3 @@ def _places(found: Sequence[Cross] | Sequence[Spectrum]) -> Callable[[Cross | Sp
 
 def _name(cross: Cross, directed: bool) -> str:
     return " → ".join(cross.features) if directed else cross.name
-
-
-def _flat(before: Mapping[Any, Any], after: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Numbers of two nested mappings of one shape, side by side."""
-    for key, value in before.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, after[key], f"{path}{key} ")
-        else:
-            yield f"{path}{key}", value, after[key]

@@ -6,16 +6,12 @@ missing list elements are dropped, so a cell may hold nothing at all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.on_demand import pl
 from crossrank.data.rows import offsets_of
 from crossrank.data.text import text_of_series, text_of_value
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 def pieces_of_value(cell: object, separator: str) -> list[str | None]:
@@ -34,8 +30,6 @@ def pieces_of_value(cell: object, separator: str) -> list[str | None]:
 
 def pieces_of_series(series: pl.Series, separator: str) -> tuple[pl.Series, NDArray[np.int64]]:
     """The texts in all cells of a column, one after the other, and the offsets (N + 1,) that part the cells."""
-    import polars as pl
-
     if isinstance(series.dtype, pl.Array):
         series = series.cast(pl.List(series.dtype.inner))
     lists = series if isinstance(series.dtype, pl.List) else text_of_series(series).str.split(separator)

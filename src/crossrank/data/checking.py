@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from crossrank.data.labels import refusals
+from crossrank.data.table import Table
 from crossrank.data.text import text_of_value
 from crossrank.errors import DataError, did_you_mean
 from crossrank.schema import Schema
-
-if TYPE_CHECKING:
-    from crossrank.data.table import Table
 
 
 def misfits(table: Table, schema: Schema) -> dict[str, str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
@@ -24,15 +24,13 @@ from crossrank.data.rows import EncodedRows, LabeledRows
 from crossrank.data.soundness import check_rows
 from crossrank.data.split_rows import Split
 from crossrank.data.splits import SPLITS
+from crossrank.data.table import Table, open_table
 from crossrank.data.verification import AGAIN, Verification
 from crossrank.errors import DataError, did_you_mean, listing
 from crossrank.files import Contents, is_as_written, read_json
 from crossrank.folders import is_marked, recover
 from crossrank.schema import Feature, Schema
 from crossrank.shapes import FileName
-
-if TYPE_CHECKING:
-    from crossrank.data.table import Table
 
 FORMAT = "crossrank dataset"
 FORMAT_VERSION = 1
@@ -167,8 +165,6 @@ def open_data(source: Any, **table_options: Any) -> EncodedDataset | Table:
         recover(Path(source))
         if is_dataset(Path(source)):
             return EncodedDataset.open(source)
-    from crossrank.data.table import open_table  # which needs polars
-
     return open_table(source, **table_options)
 
 

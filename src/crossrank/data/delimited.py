@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from crossrank.data.lines import UNIT_SEPARATOR, UTF_16_MARKS, LineBuffer
+from crossrank.data.on_demand import pl
 from crossrank.data.packed_texts import PAD, WORD_BYTES, Bytes, Places, Words, words_in
 from crossrank.data.parallel import for_each
 from crossrank.data.parts import Piece, check_names

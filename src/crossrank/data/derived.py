@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.numbers import Mask, Where
+from crossrank.data.on_demand import pl
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
 from crossrank.schema import Date, Numeric, Schema
@@ -22,8 +23,6 @@ from crossrank.schema.columns import TableFeature
 from crossrank.schema.dates import DAY, MINUTE, PER_UNIT, Part, time_of_value
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from crossrank.data.table import Chunk
 
 Times: TypeAlias = NDArray[np.int64]
@@ -105,8 +104,6 @@ def parse_dates(column: pl.Series, date: Date) -> tuple[Times, Mask, Mask]:
 
     What polars reads exactly as :func:`time_of_value` does is read by it, else each distinct value by the latter.
     """
-    import polars as pl
-
     if column.dtype.is_nested():
         raise DataError(
             f"Column '{column.name}' must hold dates or times; got {column.dtype}.", hint="Convert it first."
@@ -127,8 +124,6 @@ def parse_dates(column: pl.Series, date: Date) -> tuple[Times, Mask, Mask]:
 
 def _read_quickly(column: pl.Series, date: Date) -> pl.Series:
     """The times of the plain cells of a column; null for others."""
-    import polars as pl
-
     kind, unit = column.dtype, PER_UNIT.get(date.format)
     if kind in (pl.Date, pl.Datetime):
         clock = column.dt.replace_time_zone(None) if kind == pl.Datetime else column
@@ -159,8 +154,6 @@ def _read(values: Iterable[object], date: Date) -> tuple[Times, Mask, Mask]:
 
 
 def _of_series(column: pl.Series, meaning: TableFeature, where: Where) -> list[pl.Series]:
-    import polars as pl
-
     if isinstance(meaning, Date):
         times, missing, bad = parse_dates(column, meaning)
         if bad.any():

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,11 @@ from crossrank.data.dataset import EncodedDataset, open_data
 from crossrank.data.drafting import draft_table
 from crossrank.data.encoder import MISSING_ID, UNSEEN_ID, Encoder
 from crossrank.data.labels import labels_of_chunk, unusable_rows
+from crossrank.data.on_demand import pl
 from crossrank.data.rows import EncodedRows, Floats
+from crossrank.data.table import Table
 from crossrank.schema import Categorical, Column, Date, Label, LabelKind, Multivalent, Numeric, Schema
 from crossrank.schema.draft import Draft
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from crossrank.data.table import Table
 
 SAMPLE_ROWS = 200_000
 FEWEST_ROWS = 50  # fewer may agree with the label by chance

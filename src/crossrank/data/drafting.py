@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from crossrank.data.derived import parse_dates
+from crossrank.data.table import Table
 from crossrank.errors import SchemaError
 from crossrank.schema import Date
 from crossrank.schema.columns import TableFeature
 from crossrank.schema.dates import TimeRange
 from crossrank.schema.draft import Draft, draft_features, draft_schema
-
-if TYPE_CHECKING:
-    from crossrank.data.table import Table
 
 
 def draft_table(

@@ -19,6 +19,7 @@ from crossrank.data.encoder_files import description, load_encoder, save_encoder
 from crossrank.data.forking import use_polars
 from crossrank.data.number_codes import NumberFloats, NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
+from crossrank.data.on_demand import pl
 from crossrank.data.parallel import for_each
 from crossrank.data.picking import Cells, Row, cells_of, check_columns
 from crossrank.data.rows import EncodedRows, Floats, Ids, NumpyBag, offsets_of, side_by_side
@@ -29,8 +30,6 @@ from crossrank.errors import SchemaError, did_you_mean, listing
 from crossrank.schema import Categorical, Feature, Schema
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from crossrank.data.table import Table
 
 __all__ = ["MISSING_ID", "UNSEEN_ID", "Encoder"]

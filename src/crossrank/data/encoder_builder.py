@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,14 @@ from crossrank.data.derived import chunk_with_derived
 from crossrank.data.encoder import Encoder
 from crossrank.data.number_reader import NumberReader
 from crossrank.data.numbers import Doubles
+from crossrank.data.on_demand import pl
 from crossrank.data.packed_texts import FIRST_CODE, MISSING_CODE, Codes, Places, TextCodes, Words, smallest
 from crossrank.data.parallel import for_each
 from crossrank.data.rows import EncodedRows, Ids, Positions
+from crossrank.data.table import Chunk
 from crossrank.data.text import text_of_series
 from crossrank.data.vocabulary import FIRST_ID, MISSING_ID, UNSEEN_ID, HashedVocabulary, Vocabulary, hashed_ids
 from crossrank.schema import Categorical, Multivalent, Numeric, Schema
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from crossrank.data.table import Chunk
 
 Lookups: TypeAlias = dict[str, NDArray[Any]]
 Counted: TypeAlias = "tuple[pl.Series | Words, Places]"  # values by their codes from the first on; counts of all codes
@@ -176,8 +173,6 @@ class ValueCounter:
         return codes
 
     def finish(self) -> tuple[Vocabulary, Ids]:
-        import polars as pl
-
         counted = self._codes.counts
         often = np.flatnonzero(counted >= max(self._column.min_count, 1)).astype(np.uint32)
         often = often[often >= FIRST_CODE]

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import polars as pl
-
+from crossrank.data.on_demand import pl
 from crossrank.data.parts import Piece, check_names
 from crossrank.errors import DataError, SchemaError, first_line, listing
 from crossrank.files import writing

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crossrank.data.derived import parse_dates
 from crossrank.data.numbers import Doubles, Mask, Where, number_of_value, parse_column
+from crossrank.data.on_demand import pl
 from crossrank.data.packed_texts import distinct_words, texts_of_words
 from crossrank.data.rows import Floats, Ids
+from crossrank.data.table import Chunk
 from crossrank.data.text import text_of_series, text_of_value
 from crossrank.errors import DataError
 from crossrank.schema import Date, Label, Numeric, Schema
 from crossrank.schema.label import MAX_GRADE
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from crossrank.data.table import Chunk
 
 WORDS = {"true": "1", "false": "0"}  # in any case
 
@@ -92,8 +88,6 @@ def _bad_dates(column: Date, cells: pl.Series) -> Mask:
 
 
 def _parse_labels(column: pl.Series, label: Label) -> tuple[Floats, Mask]:
-    import polars as pl
-
     if label.classes:
         return _parse_classes(column, label.classes)
     labels, bad = parse_column(column)
@@ -141,8 +135,6 @@ class GroupNumbers:
     """Numbers groups in the order of their first appearance; a missing group is a group of its own."""
 
     def __init__(self) -> None:
-        import polars as pl
-
         self._type = pl.Categorical(pl.Categories.random())
         self._alive = pl.Series([""], dtype=self._type)  # polars forgets a dictionary that nothing uses any more
         self._numbers = np.zeros(0, np.int64)
@@ -162,7 +154,5 @@ class GroupNumbers:
 
     def texts(self) -> pl.Series:
         """The groups in the order of their numbers; what is missing is a text of no letters."""
-        import polars as pl
-
         codes = np.argsort(self._numbers)[len(self._numbers) - self._count :]
         return pl.Series(codes.astype(np.uint32)).cat.to(self._type).cast(pl.String)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,8 @@ from crossrank.data.numbers import Doubles, numbers_of_series, parse_column
 from crossrank.data.packed_texts import FIRST_CODE, WordCodes, Words, smallest, texts_of_words
 from crossrank.data.rows import Positions
 from crossrank.data.scaling import Moments, NumericStatistics, log_shifts, take_logs
+from crossrank.data.table import Chunk
 from crossrank.schema import Numeric, Schema
-
-if TYPE_CHECKING:
-    from crossrank.data.table import Chunk
 
 MOST_REMEMBERED = 1 << 16  # distinct texts of a column; beyond, parsing is as quick as looking up
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence, Set
 from decimal import Decimal
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.on_demand import pl
 from crossrank.data.parallel import for_each
 from crossrank.data.picking import Cells, all_of
 from crossrank.errors import DataError
 from crossrank.schema import Numeric
 from crossrank.schema.cells import DecimalMark, plain_number
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Where = Callable[[int], str]
 Doubles: TypeAlias = NDArray[np.float64]
@@ -99,8 +97,6 @@ def parse_column(
     Raises:
         DataError: for a column that cannot hold numbers, such as dates or lists.
     """
-    import polars as pl
-
     kind = column.dtype
     if kind in (pl.Categorical, pl.Enum):
         column = column.cast(pl.String)

@@ -11,15 +11,13 @@ So two texts of a column are equal where their words are, and most texts are loo
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.on_demand import pl
 from crossrank.data.rows import Ids
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[np.uint64]
@@ -67,8 +65,6 @@ def letters_of(texts: pl.Series) -> bytes:
 
 def texts_of_words(words: Words) -> pl.Series:
     """The texts of words that are texts themselves; null for 0."""
-    import polars as pl
-
     texts = pl.Series(words.astype("<u8", copy=False).view("S8")).cast(pl.String)
     empty = words == 0
     return texts.set(pl.Series(empty), None) if empty.any() else texts
@@ -174,16 +170,12 @@ class TextCodes(WordCodes):
     """Numbers the distinct texts of a column, given as words or as texts."""
 
     def __init__(self) -> None:
-        import polars as pl
-
         super().__init__()
         self._type = pl.Categorical(pl.Categories.random())
         self._alive = pl.Series([""], dtype=self._type)  # polars forgets a dictionary that nothing uses any more
 
     def words_of(self, texts: pl.Series) -> Words:
         """The words of texts; null counts as nothing."""
-        import polars as pl
-
         sizes = texts.str.len_bytes().fill_null(0).to_numpy().astype(np.int64)
         other = (sizes > WORD_BYTES) | texts.str.contains("\0", literal=True).fill_null(False).to_numpy()
         long = texts.filter(other)
@@ -196,8 +188,6 @@ class TextCodes(WordCodes):
 
     def texts(self, codes: Ids) -> pl.Series:
         """The texts that have these codes."""
-        import polars as pl
-
         words = self._words[codes]
         other = _starts_with_zero(words)
         numbers = np.where(other, words >> np.uint64(8), 0).astype(np.uint32)
@@ -212,8 +202,6 @@ class TextCodes(WordCodes):
 
     def keys(self, codes: Ids) -> pl.Series:
         """What has the order of the texts that have these codes."""
-        import polars as pl
-
         words = self._words[codes]
         return self.texts(codes) if _starts_with_zero(words).any() else pl.Series(words.byteswap())
 

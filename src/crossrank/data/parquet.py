@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
-import polars as pl
-
+from crossrank.data.on_demand import pl
 from crossrank.data.parts import Piece
 from crossrank.errors import DataError
 

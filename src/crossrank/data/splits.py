@@ -20,23 +20,20 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.config import setting
+from crossrank.data.on_demand import pl
 from crossrank.data.picking import check_columns
+from crossrank.data.table import Chunk, Table
 from crossrank.data.text import splitmix64, stable_hashes, text_of_series
 from crossrank.data.time_split import ByTime
 from crossrank.errors import ConfigError, DataError, SchemaError, listing
 from crossrank.schema import Schema
 from crossrank.schema.split_names import SPLIT_NAMES, find_split, split_of
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from crossrank.data.table import Chunk, Table
 
 SPLITS = ("train", "valid", "test")
 Assign = Callable[["Chunk"], NDArray[np.uint8]]
@@ -194,8 +191,6 @@ def _of_file(table: Table, chunk: Chunk) -> NDArray[np.uint8]:
 
 
 def _named(names: pl.Series) -> NDArray[np.uint8]:
-    import polars as pl
-
     texts = text_of_series(names)
     known = {text: split_of(text) for text in texts.unique().to_list()}
     return texts.replace_strict(known, return_dtype=pl.UInt8).to_numpy()

@@ -8,14 +8,13 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import polars as pl
-
 from crossrank.data.batches import prefetch
 from crossrank.data.delimited import DelimitedFile, OnError
 from crossrank.data.foreign import check_format
 from crossrank.data.forking import use_polars
 from crossrank.data.frames import FramePart, StreamPart, frame_of
 from crossrank.data.lines import known_encoding, unreadable
+from crossrank.data.on_demand import pl
 from crossrank.data.packed_texts import Words, texts_of_words
 from crossrank.data.parquet import ParquetFile
 from crossrank.data.parts import Part, Piece

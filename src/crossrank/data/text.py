@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.on_demand import pl
 from crossrank.data.packed_texts import PAD, WORD_BYTES, Words, letters_of, sizes_of_words, words_in
 from crossrank.data.picking import Cells, all_of
 from crossrank.errors import DataError
-
-if TYPE_CHECKING:
-    import polars as pl
 
 EXACT_INTEGERS = 2.0**53  # below this, a double that is whole is the integer it looks like
 WORD = 2**64 - 1
@@ -65,8 +63,6 @@ def texts_of_cells(cells: Cells) -> Sequence[str | None]:
 
 def text_of_series(series: pl.Series) -> pl.Series:
     """The text of each value of a column; nulls stay, NaN and "" become null."""
-    import polars as pl
-
     kind = series.dtype
     if kind.is_nested():
         hint = "Declare a column of lists multivalent."
@@ -85,8 +81,6 @@ def text_of_series(series: pl.Series) -> pl.Series:
 
 def _text_by_value(series: pl.Series) -> pl.Series:
     """Through Python, once per distinct value: the rule must not depend on how polars prints doubles and times."""
-    import polars as pl
-
     distinct = series.unique()
     texts = pl.Series("text", [text_of_value(value) for value in distinct.to_list()], dtype=pl.String)
     table = pl.DataFrame([distinct.alias("value"), texts])

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.on_demand import pl
+from crossrank.data.table import Chunk, Table
 from crossrank.errors import DataError
 from crossrank.schema.infer import YEAR_LAST
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from crossrank.data.table import Chunk, Table
 
 COMPACT_ROWS = 1_000_000
 Divide = Callable[[NDArray[np.uint8], "Chunk"], NDArray[np.uint8]]
@@ -24,8 +20,6 @@ class ByTime:
     """Cuts at the times where the running share of rows is nearest to the fractions."""
 
     def __init__(self, table: Table, column: str, borders: NDArray[np.float64], divide: Divide) -> None:
-        import polars as pl
-
         self._column, self._divide, counts = column, divide, _time_counts(table, column)
         texts = counts.schema["time"] == pl.String
         if texts and counts["time"].cast(pl.Float64, strict=False).is_not_null().all():
@@ -63,8 +57,6 @@ def _check_order(times: pl.Series, column: str) -> None:
 
 
 def _times(series: pl.Series) -> pl.Series:
-    import polars as pl
-
     if series.dtype.is_float():
         return series.fill_nan(None)
     return series.cast(pl.String) if series.dtype in (pl.Categorical, pl.Enum) else series
@@ -72,8 +64,6 @@ def _times(series: pl.Series) -> pl.Series:
 
 def _time_counts(table: Table, column: str) -> pl.DataFrame:
     """How many rows each time has; memory grows with the distinct times, not with the rows."""
-    import polars as pl
-
     parts: list[pl.DataFrame] = []
     for chunk in table.chunks([column]):
         times = _times(chunk.frame[column])
@@ -90,6 +80,4 @@ def _time_counts(table: Table, column: str) -> pl.DataFrame:
 
 
 def _sum_rows(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    import polars as pl
-
     return pl.concat(parts, how="vertical_relaxed").group_by("time").agg(pl.col("rows").sum())

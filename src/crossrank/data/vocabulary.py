@@ -11,17 +11,15 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossrank.data.on_demand import pl
 from crossrank.data.packed_texts import Words
 from crossrank.data.rows import Ids
 from crossrank.data.text import stable_hash, stable_hashes, stable_hashes_of_words
-
-if TYPE_CHECKING:
-    import polars as pl
 
 MISSING_ID, UNSEEN_ID = 0, 1
 FIRST_ID = 2
@@ -73,8 +71,6 @@ class Vocabulary:
     @cached_property
     def _query(self) -> pl.Expr:
         """Made once, because polars builds its dictionary with the query and forgets it with the query."""
-        import polars as pl
-
         texts = pl.col("texts")
         known = texts.cast(pl.Enum(self.texts), strict=False).to_physical().cast(pl.UInt32) + FIRST_ID
         return known.fill_null(pl.when(texts.is_null()).then(pl.lit(MISSING_ID, pl.UInt32)).otherwise(UNSEEN_ID))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +18,7 @@ from crossrank.data.rows import LabeledRows
 from crossrank.data.splits import SPLITS
 from crossrank.data.vocabulary import HashedVocabulary
 from crossrank.errors import DataError
-from crossrank.files import checksum, signed, write_json, writing
+from crossrank.files import checksum, checksum_of, signed, write_json, writing
 from crossrank.folders import making, partial_of, publish, recover
 from crossrank.schema import Feature, Schema
 
@@ -98,7 +96,7 @@ class DatasetWriter:
             manifest = {
                 "format": FORMAT,
                 "format_version": FORMAT_VERSION,
-                "fingerprint": hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest(),
+                "fingerprint": checksum_of(content),
                 "splits": {split: {"rows": num_rows[split]} for split in SPLITS if split in num_rows},
                 **about,
                 "features": [_describe(encoder, feature) for feature in encoder.features],

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crossrank.data import EncodedDataset, Encoder, Split, open_data
+from crossrank.data import EncodedDataset, Encoder, Split, Table, open_data
+from crossrank.data.prepare import encode_table
 from crossrank.data.rows import SCORING_ROWS
 from crossrank.errors import DataError
 from crossrank.evaluation.intervals import measure_intervals
 from crossrank.evaluation.metrics import measure
 from crossrank.models import Model
 from crossrank.schema import Label, LabelKind
-
-if TYPE_CHECKING:
-    from crossrank.data import Table
 
 ENOUGH_ROWS = 100  # fewer are decided by chance too often
 WORST: dict[LabelKind, tuple[str, str, str]] = {
@@ -90,8 +88,6 @@ def encoded_rows(encoder: Encoder, data: EncodedDataset | Table, split: str) -> 
                 hint="Give the raw table instead: the run encodes it itself.",
             )
         return data.split(split)
-    from crossrank.data.prepare import encode_table
-
     return encode_table(encoder, data)
 
 

@@ -18,6 +18,7 @@ from crossrank.config import differences, flatten
 from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError
 from crossrank.evaluation.metrics import badness
+from crossrank.experiments.space import put
 from crossrank.schema import Schema
 from crossrank.training import Config, train
 from crossrank.training.plan import as_made
@@ -120,13 +121,9 @@ def _next(chance: random.Random, trials: list[Trial], knobs: Mapping[str, tuple[
     """One of the leaders with other values of some settings, and not one that was tried."""
     for _ in range(1000):
         values = chance.choice(trials[:LEADERS]).config.to_dict()
-        names = chance.sample(sorted(knobs), min(chance.randint(1, MOST_CHANGES), len(knobs)))
-        for name in names:
-            part, *path = name.split(".")
-            place = values[part]
-            for key in path[:-1]:
-                place = place[key]
-            place[path[-1]] = chance.choice([one for one in knobs[name] if one != place[path[-1]]])
+        before = flatten(values)
+        for name in chance.sample(sorted(knobs), min(chance.randint(1, MOST_CHANGES), len(knobs))):
+            put(values, name, chance.choice([one for one in knobs[name] if one != before[name]]))
         try:
             config = Config.parse(values)
         except ConfigError:  # such as rows that shrink faster than their average follows

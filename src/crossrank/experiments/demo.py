@@ -70,7 +70,7 @@ def run_demo(
     check_replaceable(into, "demo folder", RunError, overwrite=overwrite, is_one=lambda one: is_run(one / "dcn-v2"))
     with making(into, RunError) as partial:
         log = click_log(rows, seed=seed)
-        say(f"{rows:,} rows of a generated click log, planted crosses: {', '.join(map(_name, PLANTED))}")
+        say(f"{rows:,} rows of a generated click log, planted crosses: {', '.join(map(' × '.join, PLANTED))}")
         log.frame.write_csv(partial / "clicks.csv")
         schema().save(partial / "schema.json")
         split = SplitSettings(seed=seed)
@@ -94,10 +94,6 @@ def strongest_crosses(run: Run, *, top: int = SHOWN) -> list[LearnedCross]:
         LearnedCross(one.name, one.strength, any({*one.features} <= {*cross} for cross in PLANTED))
         for one in explain(run, layer=1, top=top)
     ]
-
-
-def _name(cross: tuple[str, ...]) -> str:
-    return " × ".join(cross)
 
 
 def _result(name: str, run: Run) -> Result:

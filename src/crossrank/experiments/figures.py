@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossrank.errors import ConfigError, MissingExtraError
+from crossrank.errors import ConfigError, needed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
+else:
+    Figure = Any  # matplotlib is imported where something is drawn
 
-Draw = Callable[["Figure"], None]
+Draw = Callable[[Figure], None]
 COLORS = {
     "DCN-V2": "#0b6e99",
     "DCN-V2 without bias": "#4fa3c7",
@@ -27,10 +29,7 @@ COLORS = {
 
 def check_plots(extra: str = "plots") -> None:
     """Raise before hours of work what would be raised after them."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("Drawing the figure of an experiment", extra) from None
+    needed("matplotlib", "Drawing the figure of an experiment", extra)
 
 
 def save_figure(draw: Draw, path: Path) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from crossrank.experiments.figures import Figure
 from crossrank.experiments.space import LAYERS, LEFT_OUT, SIZE
 from crossrank.experiments.trials import Trial
 from crossrank.models.cost import markdown_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NOISE = 2.0  # standard errors of a difference that still count as a tie
 

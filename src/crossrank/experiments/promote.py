@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,8 @@ def promote(
                 raise ConfigError(f"{dataset.path} must be what the run {run.path} was trained on; it is not.")
             missed = find_missed(config, dataset, seed=run.info["seed"])
             chosen = [one for one in missed if one.gain > CERTAIN * one.error][:most]
-            arms = _Arms(run, _fixed_rank(run, config), dataset, folder / "arms", seeds=seeds, progress=progress)
+            each = [run.info["seed"] + 1 + number for number in range(seeds)]
+            arms = _Arms(run, _fixed_rank(run, config), dataset, folder / "arms", each, progress)
             promotion, best = Promotion(None, missed, []), None
             for one in chosen:
                 best, tried = arms.compare(best, one)
@@ -193,21 +194,16 @@ class _Arm:
     losses: NDArray[np.float64]  # (seeds, rows)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Arms:
     """Goes on training a run, with crosses and without."""
 
-    def __init__(
-        self,
-        run: Run,
-        config: Config,
-        dataset: EncodedDataset,
-        folder: Path,
-        *,
-        seeds: int,
-        progress: bool | None,
-    ) -> None:
-        self.run, self.config, self.dataset, self.folder, self.progress = run, config, dataset, folder, progress
-        self.seeds = [run.info["seed"] + 1 + number for number in range(seeds)]
+    run: Run
+    config: Config
+    dataset: EncodedDataset
+    folder: Path
+    seeds: Sequence[int]
+    progress: bool | None
 
     def compare(self, best: _Arm | None, one: Missed) -> tuple[_Arm, Tried]:
         """The better of the best so far and the same with one more pair, and what that gained."""

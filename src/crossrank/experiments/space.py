@@ -124,7 +124,7 @@ class Space:
         if not search:
             raise ConfigError("A space must have something to search; its table 'search' is empty.")
         for name in search:
-            _put(copy.deepcopy(dict(fixed)), name, None)
+            put(copy.deepcopy(dict(fixed)), name, None)
         return cls(fixed, search)
 
     @classmethod
@@ -143,9 +143,9 @@ class Space:
         for name, value in values.items():
             if name.endswith(LAYERS):
                 key = name.removesuffix(LAYERS)
-                _put(result, key, [values[key + SIZE]] * value)
+                put(result, key, [values[key + SIZE]] * value)
             elif value != LEFT_OUT and not name.endswith(SIZE):
-                _put(result, name, value)
+                put(result, name, value)
         return result
 
     def holds(self, values: Mapping[str, Any]) -> bool:
@@ -177,7 +177,7 @@ def default_space(model: str, *, like: str = "criteo") -> Space:
     has_deep = any(field.name == "deep" for field in dataclasses.fields(MODELS[model].settings))
     if not has_deep or model.startswith("cross-net"):
         search = {name: value for name, value in search.items() if not name.startswith("model.deep.")}
-    _put(shared["fixed"], "model.name", model)
+    put(shared["fixed"], "model.name", model)
     return Space.parse({"fixed": shared["fixed"], "search": search})
 
 
@@ -210,7 +210,8 @@ def _range(name: str, value: Mapping[str, Any]) -> Range:
     return Range(low, high, log)
 
 
-def _put(values: dict[str, Any], name: str, value: Any) -> None:
+def put(values: dict[str, Any], name: str, value: Any) -> None:
+    """Set what a dotted name stands for in nested dictionaries."""
     *parents, last = name.split(".")
     for parent in parents:
         values = values.setdefault(parent, {})

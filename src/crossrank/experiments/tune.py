@@ -25,7 +25,7 @@ from typing import Any
 
 from crossrank.config import differences
 from crossrank.data import EncodedDataset
-from crossrank.errors import ConfigError, MissingExtraError, RunError
+from crossrank.errors import ConfigError, RunError, needed
 from crossrank.evaluation import evaluate
 from crossrank.evaluation.metrics import CRITERIA, badness
 from crossrank.experiments.figures import check_plots, save_figure, spread
@@ -116,7 +116,8 @@ def tune(
         RunError: where the folder holds another search.
         MissingExtraError: without the 'tune' extra.
     """
-    _check_extras()
+    needed("optuna", "Searching for settings", "tune")
+    check_plots("tune")
     into = Path(into).absolute()  # the processes of a cluster are somewhere else
     dataset = dataset if isinstance(dataset, EncodedDataset) else EncodedDataset.open(Path(dataset))
     space = _space(space)
@@ -135,14 +136,6 @@ def tune(
         chosen = search.final(pareto_front(found)[:finalists], seeds)
         summary = search.write_result(found, chosen)
     return TuneResult(into, rows, _whole(chosen.trial), summary)
-
-
-def _check_extras() -> None:
-    try:
-        import optuna  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("Searching for settings", "tune") from None
-    check_plots("tune")
 
 
 def _space(space: Space | Mapping[str, Any] | Path | str) -> Space:

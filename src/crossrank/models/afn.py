@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model, path_logits
+from crossrank.models.base import Model, SideBySide
 from crossrank.models.fields import FieldStack
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import LogarithmicLayer, OutputLayer
@@ -60,7 +59,7 @@ class AFN(Model):
         return logits
 
 
-class AFNPlus(AFN):
+class AFNPlus(SideBySide, AFN):
     """``logit = w_crossᵀ hidden([y_1; …; y_N]) + w_deepᵀ deep(x0) + b``: AFN beside a deep network.
 
     ``output`` holds [w_cross; w_deep] and b.
@@ -78,12 +77,5 @@ class AFNPlus(AFN):
         self.deep = settings.deep.network(layout.input_dim)
         self.output = OutputLayer(self.hidden.output_dim + self.deep.output_dim)
 
-    def _paths(self, x0: Tensor) -> list[Tensor]:
-        return [self.crossed(x0), self.deep(x0)]
-
-    def logits(self, x0: Tensor) -> Tensor:
-        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=1))  # (B, H + H') -> (B,)
-        return logits
-
-    def head_logits(self, x0: Tensor) -> Tensor:
-        return path_logits(self.output, self._paths(x0))
+    def paths(self, x0: Tensor) -> list[Tensor]:
+        return [self.crossed(x0), self.deep(x0)]  # (B, H), (B, H')

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor, nn
 
 from crossrank.config import setting
 from crossrank.errors import ConfigError
-from crossrank.models.base import Model, path_logits
+from crossrank.models.base import Model, SideBySide
 from crossrank.models.fields import FieldStack
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import InteractingLayer, OutputLayer
@@ -83,7 +82,7 @@ class AutoInt(Model):
         return logits
 
 
-class AutoIntPlus(AutoInt):
+class AutoIntPlus(SideBySide, AutoInt):
     """``logit = w_attᵀ [e_1; …; e_F] + w_deepᵀ deep(x0) + b``: AutoInt beside a deep network (section 5.5).
 
     ``output`` holds [w_att; w_deep] and b.
@@ -98,12 +97,5 @@ class AutoIntPlus(AutoInt):
         self.deep = settings.deep.network(layout.input_dim)
         self.output = OutputLayer(self.output.in_features + self.deep.output_dim)
 
-    def _paths(self, x0: Tensor) -> list[Tensor]:
-        return [self.attended(x0), self.deep(x0)]
-
-    def logits(self, x0: Tensor) -> Tensor:
-        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=1))  # (B, F H A + H) -> (B,)
-        return logits
-
-    def head_logits(self, x0: Tensor) -> Tensor:
-        return path_logits(self.output, self._paths(x0))
+    def paths(self, x0: Tensor) -> list[Tensor]:
+        return [self.attended(x0), self.deep(x0)]  # (B, F H A), (B, H)

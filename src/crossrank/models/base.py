@@ -170,6 +170,27 @@ class Model(nn.Module, abc.ABC):
         return torch.cat(logits) if logits else torch.empty((0, self.num_outputs) if self.num_outputs > 1 else 0)
 
 
+class SideBySide(Model):
+    """``logit = wᵀ [h_1; …; h_M] + b``: paths side by side under ``self.output``, each with a head of its own.
+
+    Shape: features of B rows -> (B,), or (B, K) for K classes or tasks.
+    """
+
+    takes_classes = True
+    output: OutputLayer
+
+    @abc.abstractmethod
+    def paths(self, x0: Tensor) -> list[Tensor]:
+        """What stands side by side under the output layer: (B, D) -> (B, H_m) each."""
+
+    def logits(self, x0: Tensor) -> Tensor:
+        logits: Tensor = self.output(torch.cat(self.paths(x0), dim=1))  # (B, ΣH) -> (B,)
+        return logits
+
+    def head_logits(self, x0: Tensor) -> Tensor:
+        return path_logits(self.output, self.paths(x0))
+
+
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Inside, a model answers without dropout; afterwards it trains again if it did."""

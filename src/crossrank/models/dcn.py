@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model, path_logits
+from crossrank.models.base import SideBySide
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import CrossNetwork, OutputLayer
 from crossrank.schema import InputLayout
@@ -28,7 +27,7 @@ class DCNSettings(ModelSettings):
     deep: DeepSettings = setting(DeepSettings(), "")
 
 
-class DCN(Model):
+class DCN(SideBySide):
     """The parent of DCN-V2: ``x_{l+1} = x_0 (x_lᵀ w_l) + b_l + x_l`` (Wang et al. 2017, Eq. 3).
 
     ::
@@ -43,8 +42,6 @@ class DCN(Model):
     why DCN-V2 has matrices. Takes any embedding widths.
     """
 
-    takes_classes = True
-
     def __init__(self, layout: InputLayout, settings: DCNSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         input_dim = layout.input_dim
@@ -56,16 +53,8 @@ class DCN(Model):
             final_dim = self.deep.output_dim + (input_dim if self.structure == "parallel" else 0)
         self.output = OutputLayer(final_dim)
 
-    def _paths(self, x0: Tensor) -> list[Tensor]:
-        """What stands side by side under the output layer."""
+    def paths(self, x0: Tensor) -> list[Tensor]:
         crossed: Tensor = self.cross(x0)  # (B, D)
         if self.structure == "stacked":
             return [self.deep(crossed)]  # (B, H)
         return [crossed, self.deep(x0)] if self.structure == "parallel" else [crossed]
-
-    def logits(self, x0: Tensor) -> Tensor:
-        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=1))  # (B,)
-        return logits
-
-    def head_logits(self, x0: Tensor) -> Tensor:
-        return path_logits(self.output, self._paths(x0))

@@ -7,10 +7,10 @@ import dataclasses
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model, Terms, alone, path_logits, with_first
-from crossrank.models.fields import FieldStack, LinearTerm
+from crossrank.models.base import Terms, alone, path_logits, with_first
+from crossrank.models.fields import BesideLinear, FieldStack, LinearTerm
 from crossrank.models.settings import DeepSettings, ModelSettings
-from crossrank.nn import FactorizationMachine, Features, OutputLayer
+from crossrank.nn import FactorizationMachine, OutputLayer
 from crossrank.schema import InputLayout
 
 
@@ -20,7 +20,7 @@ class DeepFMSettings(ModelSettings):
     deep: DeepSettings = setting(DeepSettings(), "")
 
 
-class DeepFM(Model):
+class DeepFM(BesideLinear):
     """``logit = y_FM + y_DNN`` (Guo et al. 2017, Eq. 1), both from one table of vectors.
 
     | ``y_FM = Σ_i w_i x_i + Σ_{i<j} ⟨v_i, v_j⟩ x_i x_j``  (Eq. 2)
@@ -42,15 +42,8 @@ class DeepFM(Model):
         self.deep = settings.deep.network(layout.input_dim)
         self.output = OutputLayer(self.deep.output_dim)
 
-    def forward(self, features: Features) -> Tensor:
-        first_order: Tensor = self.linear(features)  # (B,)
-        return first_order + self.logits(self.embedding(features))
-
     def head_logits(self, x0: Tensor) -> Tensor:
         return with_first(path_logits(self.output, [x0[:, :0], self.deep(x0)]), self.interaction(self.fields(x0)))
-
-    def heads(self, features: Features) -> Tensor:
-        return with_first(super().heads(features), self.linear(features))
 
     def logits(self, x0: Tensor) -> Tensor:
         logits: Tensor = self.interaction(self.fields(x0)) + self.output(self.deep(x0))  # (B,)

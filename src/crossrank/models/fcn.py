@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model, Terms, path_logits
+from crossrank.models.base import Model, SideBySide, Terms
 from crossrank.models.settings import ModelSettings, check_share
 from crossrank.nn import CrossNetwork, MaskedCrossLayer, OutputLayer
 from crossrank.schema import InputLayout
@@ -97,7 +96,7 @@ class LCN(Model):
         return Terms(self.output.bias[0], [(self.cross, self.output.weight[0])])
 
 
-class FCN(Model):
+class FCN(SideBySide):
     """``logit = (y_e + y_l) / 2``, the mean of :class:`ECN` and :class:`LCN` on the same x0 (Li et al. 2024).
 
     | here            | paper                                              |
@@ -116,20 +115,11 @@ class FCN(Model):
     Choices: the halves share one bias b, one table, and no batch norm; see :class:`~crossrank.nn.MaskedCrossLayer`.
     """
 
-    takes_classes = True
-
     def __init__(self, layout: InputLayout, settings: FCNSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         self.exponential = settings.exponential.network(layout, "previous")
         self.linear_cross = settings.linear.network(layout, "x0")
         self.output = OutputLayer(2 * layout.input_dim)
 
-    def _paths(self, x0: Tensor) -> list[Tensor]:
+    def paths(self, x0: Tensor) -> list[Tensor]:
         return [self.exponential(x0), self.linear_cross(x0)]  # (B, D) each
-
-    def logits(self, x0: Tensor) -> Tensor:
-        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=-1))  # (B,)
-        return logits
-
-    def head_logits(self, x0: Tensor) -> Tensor:
-        return path_logits(self.output, self._paths(x0))

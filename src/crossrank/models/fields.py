@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from crossrank.models.base import embed
+from crossrank.models.base import Model, embed, with_first
 from crossrank.nn import Features
 from crossrank.nn.embedding import INITIAL_SPREAD
 from crossrank.schema import InputLayout
+
+
+class BesideLinear(Model):
+    """A model that adds ``self.linear``, a term of features, to what :meth:`logits` makes of x0.
+
+    The linear term belongs to the first path.
+
+    Shape: features of B rows -> (B,).
+    """
+
+    takes_classes = False  # the term is one number
+    linear: Any  # a module: features -> (B,)
+
+    def forward(self, features: Features) -> Tensor:
+        linear: Tensor = self.linear(features)  # (B,)
+        return linear + self.logits(self.embedding(features))
+
+    def heads(self, features: Features) -> Tensor:
+        return with_first(super().heads(features), self.linear(features))
 
 
 class FieldStack(nn.Module):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor, nn
 
 from crossrank.config import setting
-from crossrank.models.base import Model, path_logits
+from crossrank.models.base import SideBySide
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import FactorizedNetwork, OutputLayer
 from crossrank.nn.checks import check_count
@@ -26,7 +25,7 @@ class FinalNetSettings(ModelSettings):
         check_count("model.num_blocks", self.num_blocks)
 
 
-class FinalNet(Model):
+class FinalNet(SideBySide):
     """``logit = mean_i y_i`` with ``y_i = n w_iᵀ block_i(x0) + b``, n blocks (Zhu et al. 2023).
 
     A block is a :class:`~crossrank.nn.FactorizedNetwork`: ``h⁺ = f(LN(h_2 + h_1 ⊙ h_2))``, ``[h_2; h_1] = W h + b``.
@@ -44,8 +43,6 @@ class FinalNet(Model):
     is both blocks' shape.
     """
 
-    takes_classes = True
-
     def __init__(self, layout: InputLayout, settings: FinalNetSettings) -> None:
         super().__init__(layout, embedding_dropout=settings.embedding.dropout)
         deep, width = settings.deep, layout.input_dim
@@ -55,12 +52,5 @@ class FinalNet(Model):
         )
         self.output = OutputLayer(settings.num_blocks * [width, *deep.sizes][-1])
 
-    def _paths(self, x0: Tensor) -> list[Tensor]:
+    def paths(self, x0: Tensor) -> list[Tensor]:
         return [block(x0) for block in self.deep]  # (B, H_L) each
-
-    def logits(self, x0: Tensor) -> Tensor:
-        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=-1))  # (B,)
-        return logits
-
-    def head_logits(self, x0: Tensor) -> Tensor:
-        return path_logits(self.output, self._paths(x0))

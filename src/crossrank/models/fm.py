@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.config import setting
-from crossrank.models.base import Model, Terms, alone
-from crossrank.models.fields import FieldStack, LinearTerm
+from crossrank.models.base import Terms, alone
+from crossrank.models.fields import BesideLinear, FieldStack, LinearTerm
 from crossrank.models.settings import ModelSettings
-from crossrank.nn import FactorizationMachine, Features
+from crossrank.nn import FactorizationMachine
 from crossrank.schema import InputLayout
 
 
@@ -20,7 +20,7 @@ class FMSettings(ModelSettings):
     name: str = setting("fm", "which model")
 
 
-class FM(Model):
+class FM(BesideLinear):
     """Each value has a weight and a vector; two values interact as the inner product of their vectors.
 
     ``logit = b + Σ_i w_i x_i + Σ_{i<j} ⟨v_i, v_j⟩ x_i x_j``  (Rendle 2010, Eq. 1)
@@ -46,10 +46,6 @@ class FM(Model):
         self.fields = FieldStack(layout, needed_by="FM")
         self.interaction = FactorizationMachine()
         self.bias = nn.Parameter(torch.zeros(1))
-
-    def forward(self, features: Features) -> Tensor:
-        first_order: Tensor = self.linear(features)  # (B,)
-        return first_order + self.logits(self.embedding(features))
 
     def logits(self, x0: Tensor) -> Tensor:
         logits: Tensor = self.interaction(self.fields(x0)) + self.bias  # (B,)

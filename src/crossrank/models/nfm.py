@@ -7,10 +7,10 @@ import dataclasses
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model, Terms
-from crossrank.models.fields import FieldStack, LinearTerm
+from crossrank.models.base import Terms
+from crossrank.models.fields import BesideLinear, FieldStack, LinearTerm
 from crossrank.models.settings import DeepSettings, ModelSettings
-from crossrank.nn import BiInteraction, Features, OutputLayer
+from crossrank.nn import BiInteraction, OutputLayer
 from crossrank.schema import InputLayout
 
 
@@ -20,7 +20,7 @@ class NFMSettings(ModelSettings):
     deep: DeepSettings = setting(DeepSettings(), "")
 
 
-class NFM(Model):
+class NFM(BesideLinear):
     """``logit = Σ_i w_i x_i + hᵀ deep(Σ_{i<j} x_i v_i ⊙ x_j v_j) + b`` (He and Chua 2017, Eqs. 2 to 7).
 
     Shape: features of B rows -> (B,).
@@ -40,10 +40,6 @@ class NFM(Model):
         self.interaction = BiInteraction()
         self.deep = settings.deep.network(self.fields.width)
         self.output = OutputLayer(self.deep.output_dim)
-
-    def forward(self, features: Features) -> Tensor:
-        linear: Tensor = self.linear(features)  # (B,)
-        return linear + self.logits(self.embedding(features))
 
     def logits(self, x0: Tensor) -> Tensor:
         pooled = self.interaction(self.fields(x0))  # (B, e)

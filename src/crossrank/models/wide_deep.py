@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from crossrank.config import setting
 from crossrank.errors import ConfigError, did_you_mean
-from crossrank.models.base import Model, path_logits, with_first
-from crossrank.models.fields import LinearTerm
+from crossrank.models.base import path_logits
+from crossrank.models.fields import BesideLinear, LinearTerm
 from crossrank.models.settings import DeepSettings, ModelSettings
 from crossrank.nn import FeatureEmbedding, Features, HashedCrosses, OutputLayer
 from crossrank.schema import InputLayout
@@ -45,7 +45,7 @@ class WideTerm(nn.Module):
         return logits if self.crosses is None else logits + self.crosses(features.categorical)
 
 
-class WideDeep(Model):
+class WideDeep(BesideLinear):
     """``logit = w_wideᵀ [x; φ(x)] + w_deepᵀ deep(x0) + b`` (Cheng et al. 2016, Eq. 3).
 
     φ(x) are products of two columns' one-hot values (Eq. 1), each with a weight of its own in ``linear``.
@@ -65,19 +65,12 @@ class WideDeep(Model):
         self.deep = settings.deep.network(layout.input_dim)
         self.output = OutputLayer(self.deep.output_dim)
 
-    def forward(self, features: Features) -> Tensor:
-        linear: Tensor = self.linear(features)  # (B,)
-        return linear + self.logits(self.embedding(features))
-
     def logits(self, x0: Tensor) -> Tensor:
         logits: Tensor = self.output(self.deep(x0))  # (B,)
         return logits
 
     def head_logits(self, x0: Tensor) -> Tensor:
         return path_logits(self.output, [x0[:, :0], self.deep(x0)])
-
-    def heads(self, features: Features) -> Tensor:
-        return with_first(super().heads(features), self.linear(features))
 
     def tables(self) -> list[FeatureEmbedding]:
         """The tables of ``layout.embedded``, without that of the crosses, whose rows belong to no single feature."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
 from crossrank.config import setting
-from crossrank.models.base import Model, path_logits, with_first
+from crossrank.models.base import SideBySide
 from crossrank.models.cin import CompressedInteractionSettings
-from crossrank.models.fields import FieldStack, LinearTerm
+from crossrank.models.fields import BesideLinear, FieldStack, LinearTerm
 from crossrank.models.settings import DeepSettings, ModelSettings
-from crossrank.nn import Features, OutputLayer
+from crossrank.nn import OutputLayer
 from crossrank.schema import InputLayout
 
 
@@ -23,7 +22,7 @@ class XDeepFMSettings(ModelSettings):
     deep: DeepSettings = setting(DeepSettings(), "")
 
 
-class XDeepFM(Model):
+class XDeepFM(BesideLinear, SideBySide):
     """``logit = Σ_i w_i x_i + w_cinᵀ cin(v_1, …, v_F) + w_deepᵀ deep(x0) + b`` (Lian et al. 2018, section 3.3).
 
     ``output`` holds [w_cin; w_deep] and b.
@@ -45,19 +44,5 @@ class XDeepFM(Model):
         self.deep = settings.deep.network(layout.input_dim)
         self.output = OutputLayer(self.cin.output_dim + self.deep.output_dim)
 
-    def forward(self, features: Features) -> Tensor:
-        first_order: Tensor = self.linear(features)  # (B,)
-        return first_order + self.logits(self.embedding(features))
-
-    def _paths(self, x0: Tensor) -> list[Tensor]:
-        return [self.cin(self.fields(x0)), self.deep(x0)]
-
-    def logits(self, x0: Tensor) -> Tensor:
-        logits: Tensor = self.output(torch.cat(self._paths(x0), dim=1))  # (B, ΣH + H) -> (B,)
-        return logits
-
-    def head_logits(self, x0: Tensor) -> Tensor:
-        return path_logits(self.output, self._paths(x0))
-
-    def heads(self, features: Features) -> Tensor:
-        return with_first(super().heads(features), self.linear(features))
+    def paths(self, x0: Tensor) -> list[Tensor]:
+        return [self.cin(self.fields(x0)), self.deep(x0)]  # (B, ΣH), (B, H)

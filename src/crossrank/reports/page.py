@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from crossrank.data import EncodedDataset, open_data
+from crossrank.data import EncodedDataset, Table, open_data
 from crossrank.errors import ConfigError, CrossRankError, RunError, did_you_mean, listing
 from crossrank.evaluation.curves import group_metrics, measure_curves
 from crossrank.evaluation.evaluate import encoded_rows, score_split
@@ -23,9 +23,6 @@ from crossrank.reports.markup import Markup, text
 from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run
 from crossrank.serving.http.page import hashes
-
-if TYPE_CHECKING:
-    from crossrank.data import Table
 
 ASSETS = files("crossrank.reports") / "assets"
 SCRIPTS = ("charts.js", "quality.js", "features.js", "map.js")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossrank.config import template, to_dict
+from crossrank.config import flatten, template, to_dict
 from crossrank.data import MISSING_ID, UNSEEN_ID
 from crossrank.evaluation import explain
 from crossrank.evaluation.advice import advise
@@ -215,7 +215,7 @@ def _dataset(run: Run) -> Markup:
 
 def configuration(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
     """What differs between the runs, then every setting of each."""
-    flat = [dict(_flatten(run.config)) for run in runs]
+    flat = [flatten(run.config) for run in runs]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     differing = [key for key in keys if len({json.dumps(settings.get(key)) for settings in flat}) > 1]
     parts: list[str] = []
@@ -230,14 +230,6 @@ def configuration(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:
         title = "All settings" if len(runs) == 1 else f"All settings of {names[run.path]}"
         parts.append(f"<details><summary>{text(title)}</summary><pre>{text(toml)}</pre></details>")
     return Markup("".join(parts))
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def repeat(runs: Sequence[Run], names: Mapping[Path, str]) -> Markup:

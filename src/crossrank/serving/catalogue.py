@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from crossrank.data.picking import check_columns
 from crossrank.data.rows import SCORING_ROWS, EncodedRows, concatenate_encoded
+from crossrank.data.table import open_table
 from crossrank.errors import DataError, did_you_mean
 from crossrank.serving.pairing import Known, KnownItems, Pairing
 from crossrank.serving.pruning import Pruning
@@ -146,8 +147,6 @@ def open_items(source: Any) -> Items:
     """A list of dictionaries, a data frame, or a path to a table."""
     if isinstance(source, list) and all(isinstance(row, Mapping) for row in source):
         return Items(list(source[0]) if source else [], lambda pairing, id_: _chunks_of_rows(source, pairing, id_))
-    from crossrank.data.table import open_table
-
     table = open_table(source)
 
     def chunks(pairing: Pairing, id_: str) -> Iterator[Any]:

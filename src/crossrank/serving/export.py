@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crossrank import __version__
-from crossrank.errors import BundleError, ConfigError, MissingExtraError, listing, quietly
+from crossrank.errors import BundleError, ConfigError, listing, needed, quietly
 from crossrank.files import write_json
 from crossrank.folders import check_replaceable, making, publish, recover
 from crossrank.models import Model
@@ -100,10 +100,7 @@ class _Answers(nn.Module):
 
 def write_graph(answers: _Answers, path: Path) -> None:
     """Write a model as ONNX, its weights in a file beside it, so that tables may be larger than the format's 2 GB."""
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("Exporting to ONNX", "export") from None
+    needed("onnxscript", "Exporting to ONNX", "export")
     inputs, sizes = _example(answers.model)
     with torch.no_grad(), quietly():
         try:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossrank.errors import ConfigError, MissingExtraError, RunError, listing
+from crossrank.errors import ConfigError, RunError, listing, needed
 from crossrank.files import checksum, read_json, write_json
 from crossrank.folders import making, publish
 from crossrank.serving.pairing import KnownItems
@@ -181,8 +181,4 @@ class Index:
 
 
 def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtraError("An approximate index", "retrieve") from None
-    return faiss
+    return needed("faiss", "An approximate index", "retrieve")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from crossrank.data.any_rows import encode_any
 from crossrank.data.encoder import Encoder
 from crossrank.data.rows import EncodedRows
-from crossrank.errors import BundleError, MissingExtraError
+from crossrank.errors import BundleError, needed
 from crossrank.folders import recover
 from crossrank.schema import Feature, Label, Schema
 from crossrank.serving.bundle import EXPORT_AGAIN, Bundle, is_bundle, is_compiled
@@ -141,11 +141,7 @@ class Scorer:
 def onnx_answers(graph: Path, threads: int) -> Callable[[EncodedRows], Answers]:
     """A function that runs an exported graph."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would write files
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtraError("Scoring a bundle", "export") from None
-
+    onnxruntime = needed("onnxruntime", "Scoring a bundle", "export")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3  # errors only
     try:

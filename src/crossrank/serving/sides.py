@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from crossrank.data import Encoder
+from crossrank.data.on_demand import pl
 from crossrank.data.picking import check_columns
 from crossrank.data.rows import EncodedRows
 from crossrank.errors import SchemaError, did_you_mean, listing
@@ -17,8 +18,6 @@ from crossrank.schema import InputLayout, Schema
 from crossrank.schema.layout import Slot
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from crossrank.data.numbers import Where
 
 
@@ -107,8 +106,6 @@ class Joiner:
 
     def half_frame(self, frame: pl.DataFrame, where: Where) -> EncodedRows:
         """The same of a data frame of items."""
-        import polars as pl
-
         blank = (pl.lit(None, pl.String).alias(name) for name in self.inputs[False])
         return self.plain.encode(frame.select(self.inputs[True]).with_columns(blank), where=where)
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from crossrank.data.on_demand import pl
 from crossrank.data.picking import check_columns
 from crossrank.data.rows import SCORING_ROWS
+from crossrank.data.table import open_table
 from crossrank.errors import DataError, listing
 from crossrank.folders import making, recover
 from crossrank.runs import Run
-
-if TYPE_CHECKING:
-    import polars as pl
 
 FORMULA = r"^[=+\-@\t\r][\s\S]"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -50,8 +49,6 @@ def predict_table(
     Returns:
         The number of rows.
     """
-    from crossrank.data.table import open_table
-
     suffixes = [*SEPARATORS, ".parquet"]
     if into.suffix not in suffixes:
         raise DataError(f"The file to write must end in one of {listing(suffixes)}; got '{into.name}'.")
@@ -76,8 +73,6 @@ def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
     >>> without_formulas(pl.DataFrame({"a": ["=1+1", "-2.5", "-", "b=1"]}))["a"].to_list()
     ["'=1+1", '-2.5', '-', 'b=1']
     """
-    import polars as pl
-
     texts = pl.col(pl.String, pl.Categorical, pl.Enum).cast(pl.String)
     runs = texts.str.contains(FORMULA) & texts.cast(pl.Float64, strict=False).is_null()
     frame = frame.rename({name: f"'{name}" for name in frame.columns if re.match(FORMULA, name)})
@@ -85,8 +80,6 @@ def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _scored(run: Run, table: Any, column: str, calibrated: bool) -> Iterator[pl.DataFrame]:
-    import polars as pl
-
     check_columns(run.schema.inputs, table.columns, table.name)
     for chunk in table.chunks(rows=SCORING_ROWS):
         encoded = run.encoder.encode(chunk.frame, where=chunk.where)
@@ -107,8 +100,6 @@ def _new_columns(run: Run, column: str) -> list[str]:
 
 
 def _write(frames: Iterator[pl.DataFrame], folder: Path, into: Path) -> int:
-    import polars as pl
-
     rows, parts, text = 0, [], folder / "table"
     with text.open("wb") as file:
         for number, frame in enumerate(frames):

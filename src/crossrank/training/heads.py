@@ -25,7 +25,7 @@ from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.models.base import evaluating
 from crossrank.nn import Features
-from crossrank.training.loss import LogLoss, Loss, SquaredError
+from crossrank.training.loss import Column, LogLoss, Loss, SquaredError
 
 HeadsName = Literal["none", "own", "distil", "weighted"]
 ANSWERS: dict[type[Loss], Callable[[Tensor], Tensor]] = {LogLoss: torch.sigmoid, SquaredError: lambda logits: logits}
@@ -50,9 +50,7 @@ class HeadLoss(Loss):
     def needs_groups(self) -> bool:  # type: ignore[override]
         return self.base.needs_groups
 
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor:
         return torch.stack([self.base(head, labels, weights, groups) for head in logits.unbind(dim=-1)]).sum(dim=0)
 
 
@@ -72,9 +70,7 @@ class DistilledHeads(HeadLoss):
             )
         self.answer = ANSWERS[type(base)]
 
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor:
         mean = logits.mean(dim=-1)  # (..., B)
         towards = super().__call__(logits, self.answer(mean.detach()), weights, groups)
         return self.base(mean, labels, weights, groups) + towards
@@ -90,9 +86,7 @@ class WeightedHeads(HeadLoss):
     tensor(13.)
     """
 
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor:
         loss = self.base(logits.mean(dim=-1), labels, weights, groups)  # (...)
         each = torch.stack([self.base(head, labels, weights, groups) for head in logits.unbind(dim=-1)])  # (M, ...)
         return loss + ((each - loss).clamp_min(0.0).detach() * each).sum(dim=0)

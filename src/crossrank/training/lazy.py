@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
 from crossrank.training.rows import Spread, put, sums_at
-from crossrank.training.rule import Rate, UpdateRule
+from crossrank.training.rule import Moved, Rate, UpdateRule
 
 ROWS_AT_ONCE = 2**18  # brought up to date together: what that needs besides the table must stay small
 
@@ -106,22 +106,21 @@ class LazyTable:
     def _age(self, weight: Tensor, state: Tensor, rows: Tensor | slice, step: int) -> None:
         """Bring rows to this step, in place: weight (U, width), state (U, parts · width), rows (U,) their numbers."""
         since = self.last[rows] if isinstance(rows, slice) else self.last.index_select(0, rows)
-        self.rule.age(weight, *self._parts(state), since=since, now=step, rate=self._rate(rows))
+        self.rule.age(self._moved(weight, state), since=since, now=step, rate=self._rate(rows))
 
     def _rate(self, rows: Tensor | slice) -> Rate:
         every = torch.arange(len(self.last), device=self.last.device)[rows] if isinstance(rows, slice) else rows
         return self.rule.rate(every, len(self.last))
 
-    def _parts(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _moved(self, weight: Tensor, state: Tensor) -> Moved:
         mean, square, *average = torch.split(state, self.width, dim=1)
-        return mean, square, average[0] if average else None
+        return Moved(weight, mean, square, average[0] if average else None)
 
     @torch.no_grad()
     def update(self, touched: Touched, *, step: int) -> None:
         """One step of the rule, from the rows' gradient."""
-        parts, gradient, rows = self._parts(touched.state), touched.gradient, touched.rows
-        shrink = self.rule.curves.shrink
-        self.rule.step(touched.weight, *parts, gradient, step=step, rate=self._rate(rows), shrink=shrink)
+        moved, rows, shrink = self._moved(touched.weight, touched.state), touched.rows, self.rule.curves.shrink
+        self.rule.step(moved, touched.gradient, step=step, rate=self._rate(rows), shrink=shrink)
         put(self.weight, rows, touched.weight)
         put(self.state, rows, touched.state)
         self.last.index_fill_(0, rows, step)

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from crossrank.errors import ConfigError
 from crossrank.models import Model
 
+Column = Tensor | None  # a number for each row of a batch, where there are any
 LossName = Literal["auto", "logloss", "squared", "softmax", "pairwise", "lambdarank", "listwise", "logloss+pairwise"]
 
 
@@ -29,9 +30,7 @@ class Loss(abc.ABC):
     needs_groups: ClassVar[bool] = False  # rows of a group are compared with each other
 
     @abc.abstractmethod
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor: ...
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor: ...
 
 
 def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
@@ -49,18 +48,14 @@ class LogLoss(Loss):
     tensor(0.6931)
     """
 
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor:
         return weighted_mean(F.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
 
 
 class SquaredError(Loss):
     """``(logit - y)²`` in the weighted mean over rows."""
 
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor:
         return weighted_mean((logits - labels).square(), weights)
 
 
@@ -106,9 +101,7 @@ class GroupLoss(Loss):
 
     needs_groups: ClassVar[bool] = True
 
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor:
         if groups is None:
             raise ConfigError(
                 "This training.loss compares rows of a group; the dataset has no groups.",
@@ -206,9 +199,7 @@ class LogLossAndPairs(Loss):
     def __init__(self, pair_weight: float = 1.0) -> None:
         self.pair_weight, self.rows, self.pairs = pair_weight, LogLoss(), PairwiseLogistic()
 
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor:
         given = (logits, labels, weights, groups)
         return self.rows(*given) + self.pair_weight * self.pairs(*given)
 
@@ -223,9 +214,7 @@ class SoftmaxLogLoss(Loss):
     tensor(1.0986)
     """
 
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor:
         chosen = logits.log_softmax(dim=-1).gather(-1, labels.long()[..., None])[..., 0]  # (..., B)
         return weighted_mean(-chosen, weights)
 
@@ -246,9 +235,7 @@ class TaskLogLoss(Loss):
     def __init__(self, task_weights: Sequence[float] = ()) -> None:
         self.task_weights = task_weights
 
-    def __call__(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, logits: Tensor, labels: Tensor, weights: Column = None, groups: Column = None) -> Tensor:
         known = ~labels.isnan()
         losses = F.binary_cross_entropy_with_logits(logits, labels.where(known, 0.0), reduction="none")
         shares = logits.new_tensor(self.task_weights or [1.0] * logits.shape[-1])

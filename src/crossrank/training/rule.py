@@ -44,6 +44,15 @@ def find_curves(decay: float, schedule: ScheduleName, warmup_steps: int, total_s
     return Curves(decay, factors(schedule, total_steps=total_steps, warmup_steps=warmup_steps), shrink)
 
 
+class Moved(NamedTuple):
+    """Weights with what moves along: Adam's m and v, and the average where there is one; all of one shape."""
+
+    weight: Tensor
+    mean: Tensor
+    square: Tensor
+    average: Tensor | None
+
+
 class Placed(NamedTuple):
     """What kernels read of a rule, on their device.
 
@@ -120,20 +129,9 @@ class UpdateRule:
         """a_t, what the schedule multiplies the learning rate with."""
         return float(self.curves.factors[min(step, len(self.curves.factors) - 1)])
 
-    def step(
-        self,
-        weight: Tensor,
-        mean: Tensor,
-        square: Tensor,
-        average: Tensor | None,
-        gradient: Tensor,
-        *,
-        step: int,
-        rate: Rate,
-        shrink: float = 0.0,
-    ) -> None:
+    def step(self, moved: Moved, gradient: Tensor, *, step: int, rate: Rate, shrink: float = 0.0) -> None:
         """One step with a gradient, in place; the rate broadcasts, ``shrink`` is the learning rate times ρ."""
-        (beta1, beta2), factor = BETAS, self.factor(step)
+        (weight, mean, square, average), (beta1, beta2), factor = moved, BETAS, self.factor(step)
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         spread = root(square).div_((1 - beta2**step) ** 0.5).add_(EPSILON)
@@ -144,23 +142,14 @@ class UpdateRule:
         if average is not None:
             average.lerp_(weight, 1 - float(decay_at(step, self.decay)))
 
-    def age(
-        self,
-        weight: Tensor,
-        mean: Tensor,
-        square: Tensor,
-        average: Tensor | None,
-        *,
-        since: Tensor,
-        now: int,
-        rate: Rate,
-    ) -> None:
+    def age(self, moved: Moved, *, since: Tensor, now: int, rate: Rate) -> None:
         """All steps without a gradient from a step of each row's own to the present one, in place.
 
         Shape: since (rows,), the rate a number or (rows, 1), everything else (rows, width).
         """
+        weight, mean, square, average = moved
         if weight.dtype == torch.float64:
-            since = self._step_through(weight, mean, square, average, since, now, rate)
+            since = self._step_through(moved, since, now, rate)
         columns = stretches(since, now, self.curves, weight.dtype)[..., None]  # (13, rows, 1)
         faded_mean, faded_square, kept, left, own, *drifts = columns
         paced, one = (mean * rate.to(weight.dtype), 1.0) if isinstance(rate, Tensor) else (mean, rate)
@@ -183,28 +172,20 @@ class UpdateRule:
         mean.mul_(faded_mean)
         square.mul_(faded_square)
 
-    def _step_through(
-        self,
-        weight: Tensor,
-        mean: Tensor,
-        square: Tensor,
-        average: Tensor | None,
-        since: Tensor,
-        now: int,
-        rate: Rate,
-    ) -> Tensor:
+    def _step_through(self, moved: Moved, since: Tensor, now: int, rate: Rate) -> Tensor:
         """Make the early steps of rows with a small v one by one, in place; the step that each row belongs to then."""
+        weight, mean, square, average = moved
         rows = (((square > 0) & (square < SMALL**2)).any(dim=1) & (since < EARLY)).nonzero()[:, 0]
         if len(rows) == 0:
             return since
         for k in range(int(since[rows].min()) + 1, min(now, EARLY) + 1):
             idle = rows[since[rows] < k]
             own = rate[idle] if isinstance(rate, Tensor) else rate
-            w, m, v, a = weight[idle], mean[idle], square[idle], None if average is None else average[idle]
-            self.step(w, m, v, a, torch.zeros_like(w), step=k, rate=own, shrink=self.curves.shrink)
-            weight[idle], mean[idle], square[idle] = w, m, v
-            if average is not None and a is not None:
-                average[idle] = a
+            some = Moved(weight[idle], mean[idle], square[idle], None if average is None else average[idle])
+            self.step(some, torch.zeros_like(some.weight), step=k, rate=own, shrink=self.curves.shrink)
+            for part, new in zip(moved, some, strict=True):
+                if part is not None and new is not None:
+                    part[idle] = new
         return since.index_fill(0, rows, min(now, EARLY)).maximum(since)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from crossrank.config import flatten
-from crossrank.errors import ConfigError, MissingExtraError, did_you_mean, listing
+from crossrank.errors import ConfigError, did_you_mean, listing, needed
 
 
 class Tracker:
@@ -41,11 +41,8 @@ class TensorBoard(Tracker):
     """Writes an event file into the run folder, so that ``tensorboard --logdir runs`` shows all runs side by side."""
 
     def __init__(self) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtraError("Tracking with TensorBoard", "tensorboard") from None
-        self._make_writer: Any = SummaryWriter
+        module = needed("torch.utils.tensorboard", "Tracking with TensorBoard", "tensorboard")
+        self._make_writer = module.SummaryWriter
 
     def start(self, name: str, folder: Path, config: Mapping[str, Any], step: int) -> None:
         self._writer = self._make_writer(folder, purge_step=step + 1)  # what an interrupted training wrote after it
@@ -69,11 +66,7 @@ class MLflow(Tracker):
     """
 
     def __init__(self) -> None:
-        try:
-            import mlflow
-        except ImportError:
-            raise MissingExtraError("Tracking with MLflow", "mlflow") from None
-        self._mlflow: Any = mlflow
+        self._mlflow = needed("mlflow", "Tracking with MLflow", "mlflow")
 
     def start(self, name: str, folder: Path, config: Mapping[str, Any], step: int) -> None:
         self._mlflow.start_run(run_name=name, nested=self._mlflow.active_run() is not None)

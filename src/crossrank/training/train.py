@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from crossrank.data import EncodedDataset, Encoder, open_data
+from crossrank.data.drafting import draft_table
+from crossrank.data.prepare import prepare
 from crossrank.evaluation.findings import initial_spectra
 from crossrank.folders import recover
 from crossrank.models.own import check_model
@@ -128,9 +130,6 @@ def dataset_of(
     opened = open_data(data)
     if isinstance(opened, EncodedDataset):
         return opened
-    from crossrank.data.drafting import draft_table
-    from crossrank.data.prepare import prepare
-
     schema = schema or draft_table(opened, split=config.split.names_column).warned().schema
     return prepare(opened, schema, into, split=config.split, overwrite=True, progress=progress is not False, like=like)
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from crossrank.data.generators.planted import Floats, entropy, factors, sigmoid
+from crossrank.data.on_demand import pl
 from crossrank.errors import ConfigError
 from crossrank.schema import Categorical, Label, Multivalent, Numeric, Schema
-
-if TYPE_CHECKING:
-    import polars as pl
 
 INTERCEPT = -2.2
 RANK = 3
@@ -135,8 +133,6 @@ def _draw(rows: int, random: np.random.Generator) -> Drawn:
 
 
 def _frame(drawn: Drawn, *, clicks: npt.NDArray[np.bool_]) -> pl.DataFrame:
-    import polars as pl
-
     columns: dict[str, pl.Series] = {}
     for name, values in VALUES.items():
         texts = pl.Series([*values, None])

@@ -9,14 +9,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from crossrank.data.splits import SplitSettings
+from crossrank.data.table import Table
 from crossrank.errors import ConfigError, did_you_mean, listing
-
-if TYPE_CHECKING:
-    from crossrank.data.splits import SplitSettings
-    from crossrank.data.table import Table
-    from crossrank.schema import Schema
+from crossrank.schema import Schema
 
 SOURCES = {  # name: module
     "criteo": "criteo",

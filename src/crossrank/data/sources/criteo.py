@@ -7,15 +7,12 @@ missing is left blank.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from crossrank.data.delimited import OnError
 from crossrank.data.sources.locate import locate
 from crossrank.data.splits import SplitSettings
+from crossrank.data.table import Table, open_table
 from crossrank.schema import Categorical, Label, Numeric, Schema
-
-if TYPE_CHECKING:
-    from crossrank.data.delimited import OnError
-    from crossrank.data.table import Table
 
 NUMERIC = tuple(f"I{index}" for index in range(1, 14))
 CATEGORICAL = tuple(f"C{index}" for index in range(1, 27))
@@ -28,8 +25,6 @@ SPLIT = SplitSettings(method="time-then-random", fractions=(6 / 7, 1 / 14, 1 / 1
 
 def open_set(path: Path | str, *, on_error: OnError = "raise") -> Table:
     """``train.txt`` as a table, from the file, its gzip, or the folder it lies in."""
-    from crossrank.data.table import open_table  # here, since rows in the shape of this set are made without polars
-
     file = locate(path, ("train.txt", "train.txt.gz"), PUBLISHER)
     return open_table(file, separator="\t", header=COLUMNS, on_error=on_error)
 

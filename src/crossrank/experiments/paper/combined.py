@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from crossrank.experiments.figures import lines
+from crossrank.experiments.figures import Figure, lines
 from crossrank.experiments.paper.fitting import RandomPolynomials, chosen, fit_fresh, shown
 from crossrank.experiments.paper.homogeneous import models
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.processes import workers
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUT_DIM, DEPTHS = 50, (1, 2, 3, 4, 5)
 RUNS, STEPS = 5, 8000

@@ -10,23 +10,21 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
 from crossrank.data.generators.criteo_like import BEST_BY_ORDER
 from crossrank.data.generators.synthetic import synthesize
+from crossrank.data.prepare import prepare
 from crossrank.data.sources import criteo
 from crossrank.data.splits import SPLITS
-from crossrank.experiments.figures import dots, lines
+from crossrank.experiments.figures import Figure, dots, lines
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.paper.studies import HEADER, Setting, cells, first_runs, measure_tasks, tasks, trained_on
 from crossrank.experiments.paper.table6 import CRITEO
 from crossrank.files import read_json
 from crossrank.schema import Schema
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_CATEGORICAL, NUM_NUMERIC = 26, 13
 WORK = Path("runs/paper")
@@ -164,7 +162,7 @@ def criteo_rows(data: Path | None, work: Path, *, quick: bool, numeric: bool) ->
     if data is None:
         best = generate(folder, schema, scale.rows)
     elif not is_dataset(folder):
-        _prepare(data, folder, schema)
+        prepare(criteo.open_set(data), schema, folder, split=criteo.SPLIT, progress=False, overwrite=True)
     dataset = EncodedDataset.open(folder)
     rows = sum(dataset.split(name).num_rows for name in SPLITS)
     origin = f"{rows:,} rows of {'Criteo' if data else GENERATED_ROWS}, split as the paper does"
@@ -183,12 +181,6 @@ def generate(folder: Path, schema: Schema, rows: int) -> float:
         ).best_logloss
     best: float = read_json(file)["best_logloss"]
     return best
-
-
-def _prepare(data: Path, folder: Path, schema: Schema) -> None:
-    from crossrank.data.prepare import prepare  # needs polars, which generated rows do not
-
-    prepare(criteo.open_set(data), schema, folder, split=criteo.SPLIT, progress=False, overwrite=True)
 
 
 def _page(

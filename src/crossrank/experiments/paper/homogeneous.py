@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from crossrank.experiments.figures import lines, spread
+from crossrank.experiments.figures import Figure, lines, spread
 from crossrank.experiments.paper.fitting import (
     MakeModel,
     RandomPolynomials,
@@ -19,9 +19,6 @@ from crossrank.experiments.paper.fitting import (
 )
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.processes import workers
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 INPUT_DIM, NUM_TERMS = 50, 20
 ORDERS = (3, 4)

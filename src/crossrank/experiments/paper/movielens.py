@@ -12,12 +12,14 @@ import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
+from crossrank.data.prepare import prepare
+from crossrank.data.table import open_table
 from crossrank.errors import ConfigError
-from crossrank.experiments.figures import dots, spread
+from crossrank.experiments.figures import Figure, dots, spread
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.paper.studies import (
     METRICS,
@@ -31,9 +33,6 @@ from crossrank.experiments.paper.studies import (
 )
 from crossrank.experiments.paper.successors import MOVIELENS, Choices, ahead, choose, comparison
 from crossrank.files import write_json
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SEEDS, SPLITS, TRIALS = 5, 5, 48
 QUICK_ROWS, QUICK_TRAINING = 20_000, {"max_steps": 20, "average_decay": 0.9}
@@ -159,9 +158,7 @@ def split_dataset(data: Path | None, work: Path, split: int, *, quick: bool) -> 
     """The rows under the split of this number; 0 is the fixed one."""
     folder = work / f"split-{split}"
     if not is_dataset(folder):
-        from crossrank.data.prepare import prepare  # these need polars
-        from crossrank.data.sources import movielens
-        from crossrank.data.table import open_table
+        from crossrank.data.sources import movielens  # which needs polars
 
         if data is None:
             raise ConfigError(

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from crossrank.experiments.figures import dots
+from crossrank.experiments.figures import Figure, dots
 from crossrank.experiments.paper.fitting import (
     TEST_ROWS,
     MakeModel,
@@ -30,9 +30,6 @@ from crossrank.experiments.paper.fitting import (
 )
 from crossrank.experiments.paper.page import Page
 from crossrank.experiments.processes import workers
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RUNS = 5
 STARTS, LARGE_STARTS = 10, 3

@@ -11,12 +11,15 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from crossrank.data import EncodedDataset
 from crossrank.data.dataset import is_dataset
+from crossrank.data.drafting import draft_table
+from crossrank.data.prepare import prepare
 from crossrank.data.sources import criteo
-from crossrank.experiments.figures import dots
+from crossrank.data.table import open_table
+from crossrank.experiments.figures import Figure, dots
 from crossrank.experiments.paper.criteo import GENERATED, GENERATED_ROWS, WORK, generate
 from crossrank.experiments.paper.page import Page, Table
 from crossrank.experiments.paper.studies import (
@@ -30,9 +33,6 @@ from crossrank.experiments.paper.studies import (
     trained_on,
 )
 from crossrank.training.defaults import fill_in
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 REFERENCES = ("PNN", "DCN-V2")  # what the others are compared with
 NUM_GENERATED = 600_000  # fewer than the other studies have, so that twelve models are searched in an hour
@@ -280,10 +280,7 @@ def _dataset(name: str, data: Mapping[str, Path], work: Path, folder: Path, *, q
     elif not is_dataset(into):
         if path is None:
             return None
-        from crossrank.data.drafting import draft_table  # these need polars
-        from crossrank.data.prepare import prepare
-        from crossrank.data.sources import avazu, open_source
-        from crossrank.data.table import open_table
+        from crossrank.data.sources import avazu, open_source  # which need polars
 
         if name == "book-crossing":
             table = open_table(path)

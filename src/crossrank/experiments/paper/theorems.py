@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from crossrank.experiments.figures import Figure
 from crossrank.experiments.paper.page import Page
 from crossrank.nn import CrossNetwork
 from crossrank.nn.polynomial import feature_interaction, polynomial_coefficients, theorem_coefficient
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NETWORKS = (((1, 1), 1), ((2, 1), 2), ((1, 1, 1), 3), ((1, 2, 1), 3), ((1, 1, 1), 4))  # widths of the features, layers
 ROWS = 8

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from crossrank.evaluation import explain
 from crossrank.evaluation.spectrum import numerical_rank
+from crossrank.experiments.figures import Figure
 from crossrank.experiments.paper.movielens import WORK, committed, split_dataset, table_settings
 from crossrank.experiments.paper.page import Page, Table
 from crossrank.results import Cross, Spectrum
@@ -15,9 +15,6 @@ from crossrank.runs import Run
 from crossrank.runs.lifecycle import is_run, plan_in
 from crossrank.training import Config, train
 from crossrank.training.plan import changes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MODEL, TOLERANCES, TOP = "DCN-V2", (0.5, 0.2, 0.1, 0.05, 0.01), 8
 TEXT = [

@@ -5,16 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from crossrank.errors import ConfigError
-from crossrank.experiments.figures import check_plots, save_figure
+from crossrank.experiments.figures import Figure, check_plots, save_figure
 from crossrank.experiments.planning.cluster import Cluster
 from crossrank.experiments.planning.plan import Plan, make_plan
 from crossrank.experiments.planning.workload import Workload
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COLORS = {
     "compute": "#0b6e99",

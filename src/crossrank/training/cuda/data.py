@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,6 @@ from crossrank.training.cuda.update import operations
 
 PIECE_ROWS = 2**20  # of an epoch's order, made and sent together
 RESIDENT_SHARE = 0.6  # of the free memory of a device, up to which a split is kept there
-
-
-@dataclass(frozen=True)
-class Step:
-    """A batch that is already on the device, or on its way."""
-
-    size: int
-
-    def __len__(self) -> int:
-        return self.size
 
 
 class EvaluatedSplit(Split):
@@ -74,7 +63,8 @@ class ResidentRows:
         self.start += self.batch_size
         return taken
 
-    def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
+    def batches(self, epoch: int, start_batch: int) -> Iterator[range]:
+        """The places of each batch's rows in the epoch, once these are there for :meth:`take`."""
         pieces = self._pieces(epoch)
         self._pieces(epoch + 1)
         take_turn(self.source, self.split, epoch)
@@ -87,7 +77,7 @@ class ResidentRows:
                 piece = pieces[sent].result()
                 self.order[..., sent * PIECE_ROWS :][..., : piece.shape[-1]].copy_(piece, non_blocking=True)
                 sent += 1
-            yield Step(stop - first)
+            yield range(first, stop)
 
     def _pieces(self, epoch: int) -> list[Future[Tensor]]:
         if epoch not in self.pieces:
@@ -128,7 +118,7 @@ class SentRows:
     def take(self) -> Taken:
         return Taken(*(part.clone() for part in self.here))
 
-    def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
+    def batches(self, epoch: int, start_batch: int) -> Iterator[range]:
         batches = self.split.batches(self.batch_size, seed=self.seed, epoch=epoch, start_batch=start_batch)
         for number, batch in enumerate(batches):
             staged, event = self.staged[number % 2], self.sent[number % 2]
@@ -139,7 +129,7 @@ class SentRows:
                 target.copy_(source, non_blocking=True)
             if event:
                 event.record()
-            yield Step(len(batch))
+            yield range(len(batch))
 
     def close(self) -> None:
         pass

@@ -22,7 +22,7 @@ from torch import Tensor
 from crossrank.data import Batch, Split
 from crossrank.models import Model
 from crossrank.training.cuda import plain
-from crossrank.training.cuda.data import EvaluatedSplit, ResidentRows, SentRows, Step, fits
+from crossrank.training.cuda.data import EvaluatedSplit, ResidentRows, SentRows, fits
 from crossrank.training.cuda.dcn import DCNSteps, is_written_out
 from crossrank.training.cuda.plain import Taken
 from crossrank.training.cuda.update import DeviceOptimizer, operations
@@ -103,12 +103,12 @@ class CapturedEngine(SingleEngine):
         self.rows = None if varying else rows(self.split, settings.batch_size, seed=self.seed, device=device)
         self.captured, self.last_loss = CapturedProgram(device), torch.zeros(1, device=device)
 
-    def batches(self, epoch: int, start_batch: int) -> Iterator[Step | Batch]:
+    def batches(self, epoch: int, start_batch: int) -> Iterator[range | Batch]:
         if self.rows is None:
             return super().batches(epoch, start_batch)
         return self.rows.batches(epoch, start_batch)
 
-    def step(self, batch: Step | Batch) -> Tensor:
+    def step(self, batch: range | Batch) -> Tensor:
         self.clock.mark("load")
         if isinstance(batch, Batch):
             self.last_loss.copy_(self.steps.step(batch.to(self.device, non_blocking=True)))

@@ -21,7 +21,7 @@ from crossrank.data import Split
 from crossrank.errors import ConfigError
 from crossrank.models import Model
 from crossrank.models.dcn_v2 import DCNV2
-from crossrank.training.cuda.data import EvaluatedSplit, ResidentRows, Step, fits
+from crossrank.training.cuda.data import EvaluatedSplit, ResidentRows, fits
 from crossrank.training.cuda.dcn import DCNPass, is_written_out
 from crossrank.training.cuda.engine import CapturedProgram
 from crossrank.training.cuda.plain import Columns, Gradient, Rows, Segments, Taken
@@ -125,10 +125,10 @@ class JointEngine:
         self.columns = Columns(features // width, torch.full_like(within, width), within, within, within * 0)
         return DCNPass(cast(DCNV2, model), loss=self.loss, device=self.device)
 
-    def batches(self, epoch: int, start_batch: int) -> Iterator[Step]:
+    def batches(self, epoch: int, start_batch: int) -> Iterator[range]:
         return self.rows.batches(epoch, start_batch)
 
-    def step(self, batch: Step) -> Tensor:
+    def step(self, batch: range) -> Tensor:
         self.captured.run(self._program)
         return self.losses
 

@@ -18,7 +18,7 @@ from crossrank.nn import Features
 from crossrank.training.idle import BETAS, decay_at
 from crossrank.training.lazy import LazyTable
 from crossrank.training.loss import Loss
-from crossrank.training.rule import UpdateRule
+from crossrank.training.rule import Moved, UpdateRule
 
 
 class Columns(NamedTuple):
@@ -122,10 +122,9 @@ def embed(ids: Tensor, numeric: Tensor, rows: Rows, columns: Columns, padded_dim
     means = len(rows.state) // len(rows.weight) * (places - columns.within) + columns.within
     row = (columns.first_row + id_).flatten()
     weight, mean, square = rows.weight[places], rows.state[means], rows.state[means + columns.width]
-    vectors = weight.view(-1, 1)
     rate = rows.rule.rate(row, len(rows.last))
-    moments = mean.view(-1, 1), square.view(-1, 1)
-    rows.rule.age(vectors, *moments, None, since=rows.last[row], now=int(rows.step), rate=rate)
+    moved = Moved(weight.view(-1, 1), mean.view(-1, 1), square.view(-1, 1), None)
+    rows.rule.age(moved, since=rows.last[row], now=int(rows.step), rate=rate)
     x0 = torch.cat([weight, numeric, numeric.new_ones(len(ids), 1)], dim=1)  # (B, D + 1)
     return F.pad(x0, (0, padded_dim - x0.shape[1])).to(dtype)
 
@@ -221,7 +220,7 @@ def adam(
 ) -> None:  # fmt: skip
     """The rule for dense weights; ``copy`` is theirs in another type. Shape: all (models, P)."""
     rate, clipped = rule.on(weight.device).rates[:, None], gradient * numbers.scale[:, None]
-    rule.step(weight, mean, square, average, clipped, step=int(numbers.step), rate=rate)
+    rule.step(Moved(weight, mean, square, average), clipped, step=int(numbers.step), rate=rate)
     if copy is not None:
         copy.copy_(weight)
 
