@@ -70,28 +70,28 @@ def test_fewer_rows_are_learned_with_noise_and_looked_at_more_often() -> None:
     config = filled({}, rows=40_000)
     training, model = config.training, config.model
     assert (training.batch_size, training.learning_rate, training.epochs) == (256, 0.001, 25)
-    assert (training.eval_every, training.patience) == (60, 8)  # 157 steps in a pass
+    assert (training.eval_every, training.patience) == (60, 4)  # 157 steps in a pass
     assert training.average_decay == pytest.approx(0.99)
     assert (model.structure, model.embedding.dropout, model.deep.dropout) == ("parallel", 0.2, 0.4)
     assert filled({}, rows=400_000).training.eval_every == 390  # four times in 1,563 steps
 
 
 @pytest.mark.parametrize(("rows", "l2"), [(1000, 3e-4), (10_000, 3e-4), (40_000, 7.5e-5), (10**6, 0.0)])
-def test_kernels_shrink_by_how_few_rows_there_are(rows, l2) -> None:
-    assert filled({}, rows=rows).training.l2 == l2
+def test_kernels_shrink_by_how_few_rows_there_are_where_most_columns_are_numbers(rows, l2) -> None:
+    assert filled({}, rows=rows, ids=0).training.l2 == l2
+    assert filled({}, rows=rows).training.l2 == 0  # as many ids as numbers
 
 
 @pytest.mark.parametrize(
     "model", [{"name": "fm"}, {"name": "logistic-regression"}, {"name": "deepfm", "deep": {"sizes": []}}]
 )
 def test_models_without_kernels_have_no_penalty(model) -> None:
-    assert filled({"model": model}, rows=10_000).training.l2 == 0
+    assert filled({"model": model}, rows=10_000, ids=0).training.l2 == 0
 
 
-def test_several_classes_and_grades_have_no_penalty() -> None:
-    for kind in ("classes", "grade"):
-        training = filled({}, rows=10_000, kind=kind).training
-        assert (training.l2, training.patience) == (0, 4)
+def test_only_two_classes_have_a_penalty_and_more_patience() -> None:
+    found = {kind: filled({}, rows=10_000, kind=kind, ids=0).training for kind in ("binary", "classes", "grade")}
+    assert [(one.l2, one.patience) for one in found.values()] == [(3e-4, 8), (0, 4), (0, 4)]
 
 
 @pytest.mark.parametrize(("kind", "dropout"), [("binary", 0.1), ("classes", 0.4)])

@@ -50,8 +50,10 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
     elif rows >= MANY_ROWS:
         filled = _large_batches(dataset, training)
     else:
-        filled = _rows(dataset, training, l2=kind == "binary" and _has_kernels(known, model))
-        parts |= DROPOUT | (OF_NUMBERS if kind == "binary" and not _ids_of_texts(dataset) else {})
+        numbers_alone = kind == "binary" and not _ids_of_texts(dataset)
+        filled = _rows(dataset, training, patience=8 if numbers_alone else 4)
+        filled |= _penalty(dataset) if kind == "binary" and _has_kernels(known, model) else {}
+        parts |= DROPOUT | (OF_NUMBERS if numbers_alone else {})
         parts |= {"structure": "parallel"} if known.get("structure") == "stacked" else {}
     tries = _tries(dataset) if raw else {}
     parts |= {"ensemble": NUM_SEEDS} if raw and ENOUGH_ROWS <= rows < MANY_ROWS else {}
@@ -101,7 +103,14 @@ def _large_batches(dataset: EncodedDataset, given: Mapping[str, Any]) -> dict[st
     return {"learning_rate": float(f"{rate:.2g}"), "table_learning_rate": float(f"{table_rate:.2g}"), **more}
 
 
-def _rows(dataset: EncodedDataset, given: dict[str, Any], *, l2: bool) -> dict[str, Any]:
+def _penalty(dataset: EncodedDataset) -> dict[str, Any]:
+    """On kernels, where most columns are numbers: the fewer rows there are, the sooner they are learned by heart."""
+    numbers, columns = len(dataset.schema.numeric), {feature.column for feature in dataset.features}
+    l2 = float(f"{min(MOST_L2, L2_ROWS / len(dataset.train)):.2g}")
+    return {"l2": l2} if 2 * numbers > len(columns) else {}
+
+
+def _rows(dataset: EncodedDataset, given: dict[str, Any], *, patience: int) -> dict[str, Any]:
     is_grade = dataset.schema.label.kind == "grade"
     few = len(dataset.train) < FEW_ROWS and not is_grade
     pace: dict[str, Any] = {"batch_size": 64 if few else 256, "learning_rate": 0.001} | given
@@ -114,8 +123,7 @@ def _rows(dataset: EncodedDataset, given: dict[str, Any], *, l2: bool) -> dict[s
         "table_decay": min(3.0, round(10 * _ids_of_texts(dataset) / len(dataset.train), 2), most),
         "epochs": max(25, -(-2000 // steps)),
         "eval_every": max(shortest, steps // 4),
-        "patience": 8 if l2 else 4,
-        **({"l2": float(f"{min(MOST_L2, L2_ROWS / len(dataset.train)):.2g}")} if l2 else {}),
+        "patience": patience,
     }
 
 
