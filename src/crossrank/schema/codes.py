@@ -1,8 +1,9 @@
-"""Whole numbers that name things, such as users and resources, told from amounts by how often each is seen.
+"""Whole numbers that name things, such as users and resources, told from amounts.
 
-An amount is about as frequent as the amounts next to it, or it is a round one. Of names, a few are far more frequent
-than the others, and neither their neighbours nor their last digits say which. So numbers are names where, the most
-frequent one left out (there are many zeros among amounts),
+They are where their column's name says so, where zeros stand in front of them, where at most 32 are different, such as
+hours and grades, and by how often each is seen. An amount is about as frequent as the amounts next to it, or it is a
+round one. Of names, a few are far more frequent than the others, and neither their neighbours nor their last digits say
+which. So numbers are names where, the most frequent one left out (there are many zeros among amounts),
 
 - more than 256 are different: fewer may have an id each as numbers too (:mod:`crossrank.data.number_codes`);
 - their counts spread at least six times as widely as those of equally frequent things, which are Poisson's; twice is
@@ -18,12 +19,35 @@ rows or more. Names that are all about as frequent look like amounts by this.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from statistics import correlation, fmean, pvariance
+from typing import Any
 
+MAX_CODES = 32  # whole numbers with at most this many values are codes
+CODE_WORDS = {"id", "ids", "uid", "userid", "itemid", "code", "type", "category", "zip"}
+CODED = {"user", "item", "movie", "book", "product", "customer", "flight", "store", "shop", "song", "device", "query"}
+PADDED = re.compile(r"0\d+", re.ASCII)  # 007, a code and not a number
 FEWEST, SPREAD, ALIKE, DIGIT, CERTAIN = 256, 6.0, 0.12, 0.15, 3.0
 NAMED_SPREAD, APART, NUMBERED, OFTEN = 2.0, 20.0, 1.2, 2.5  # of numbers that lie as names do
+
+
+def few(distinct: int, rows: int) -> bool:
+    """Whether so many different whole numbers in so many rows are codes."""
+    return distinct <= max(2, min(MAX_CODES, rows // 4))
+
+
+def words_of(name: str) -> set[str]:
+    """The words in a column's name: {'user', 'age'} of user_age and userAge."""
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+
+
+def are_called_codes(name: str, values: Sequence[Any]) -> bool:
+    """Whether a column's name, or zeros in front, say that whole numbers are codes: user, user_id, but not user_age."""
+    words = words_of(name)
+    padded = any(isinstance(value, str) and PADDED.fullmatch(value) for value in values)
+    return padded or bool(words & CODE_WORDS) or bool(words and words <= CODED)
 
 
 def are_names(numbers: Sequence[float]) -> bool:

@@ -23,13 +23,13 @@ from typing import Any
 
 from crossrank.errors import SchemaError, did_you_mean, listing
 from crossrank.schema.cells import plain_number
+from crossrank.schema.codes import few
 from crossrank.schema.columns import Multivalent, Numeric, TableFeature
 from crossrank.schema.dates import DAY, Date, TimeRange, readable_times
 from crossrank.schema.infer import (
     WRITTEN_NUMBER,
     date_note,
     draft_column,
-    few,
     in_order,
     is_marker,
     number_note,
@@ -107,9 +107,11 @@ def reason(column: TableFeature, cells: Iterable[Any]) -> str:
         times = sorted(readable_times(values, column))
         return "; ".join(["dates" if all(time % DAY == 0 for time in times) else "times", *more])
     if isinstance(column, Numeric):
-        numbers = numbers_of([_plain(value, column) for value in values])
-        skewed = ["skewed, so its logarithm"] if column.log_shift is not None else []
-        return "; ".join([f"numbers from {min(numbers):,.10g} to {max(numbers):,.10g}", *skewed, *more])
+        mark = column.decimal
+        numbers = numbers_of([plain_number(one, mark) if mark and isinstance(one, str) else one for one in values])
+        made = ["skewed, so its logarithm"] if column.log_shift is not None else []
+        made += ["few, so an id for each"] if "values" in column.encodings else []
+        return "; ".join([f"numbers from {min(numbers):,.10g} to {max(numbers):,.10g}", *made, *more])
     if isinstance(column, Multivalent):
         parted = f", parted by '{column.separator}'" if any(isinstance(value, str) for value in values) else ""
         return "; ".join([f"several values in a cell{parted}", *more])
@@ -117,10 +119,6 @@ def reason(column: TableFeature, cells: Iterable[Any]) -> str:
     codes = "whole numbers, taken for codes" if numbers_of(values) else "texts"
     rare = ["many are seen once"] if column.min_count > 1 else []
     return "; ".join([f"{distinct:,} different {codes}", *rare, *more])
-
-
-def _plain(value: Any, column: Numeric) -> Any:
-    return plain_number(value, column.decimal) if column.decimal is not None and isinstance(value, str) else value
 
 
 def draft_schema(
@@ -152,12 +150,10 @@ def draft_schema(
     weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
     group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
     split = split or find_split(others)
-    draft = _features({name: cells for name, cells in others.items() if name not in (weight, group, split)}, table)
+    features = {name: cells for name, cells in others.items() if name not in (weight, group, split)}
+    draft = _features(features, table, ordered=target.kind in ("binary", "real"))
     notes = [note, *draft.notes] if note else draft.notes
     left_out = ({split: "names the split"} if split in others else {}) | dict(draft.left_out)
-    if target.kind in ("binary", "real"):
-        features = [in_order(one, columns[one.name]) or one for one in draft.features]
-        draft = dataclasses.replace(draft, features=features)
     return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes, left_out=left_out)
 
 
@@ -166,10 +162,11 @@ def draft_features(table: Any) -> Draft:
     return _features(read_columns(table), table)
 
 
-def _features(columns: Mapping[str, list[Any]], table: Any) -> Draft:
+def _features(columns: Mapping[str, list[Any]], table: Any, *, ordered: bool = False) -> Draft:
     drafts = {name: draft_column(name, cells) for name, cells in columns.items()}
     drafts |= {name: _in_range(draft, table[name]) for name, draft in drafts.items() if isinstance(draft, Date)}
-    features = [draft for draft in drafts.values() if not isinstance(draft, str)]
+    features = [one for one in drafts.values() if not isinstance(one, str)]
+    features = [in_order(one, columns[one.name]) or one for one in features] if ordered else features
     left_out = {name: draft for name, draft in drafts.items() if isinstance(draft, str)}
     if not features:
         reasons = ", ".join(f"'{name}' ({reason})" for name, reason in islice(left_out.items(), 6))

@@ -8,7 +8,8 @@ The draft errs towards columns that can always be encoded, and the person correc
 - date: dates and times, and numbers that are such by their name and size, with the parts that their range supports;
 - multivalent: lists, or text whose pieces between "|", ";" or "," repeat far more than whole cells do;
 - numeric: numbers, except whole ones that are codes: at most 32 of them, by their name, or by how often each is seen
-  (:mod:`crossrank.schema.codes`); with a logarithm where they are not negative and strongly skewed;
+  (:mod:`crossrank.schema.codes`); with a logarithm where they are not negative and strongly skewed. For a binary label
+  or a number, codes with 5 to 32 values in 1,000 rows are numeric too, if no name says otherwise: ids in an order;
 - categorical: everything else. Where many values are seen once, values never seen will come too, and those seen once
   train the id for the unseen (``min_count=2``).
 
@@ -31,24 +32,20 @@ from typing import Any
 
 from crossrank.errors import SchemaError, listing
 from crossrank.schema import cells as written
-from crossrank.schema.codes import are_names
+from crossrank.schema.codes import MAX_CODES, are_called_codes, are_names, few, words_of
 from crossrank.schema.columns import Categorical, Multivalent, Numeric, TableFeature
 from crossrank.schema.dates import PER_UNIT, WRITTEN, Date, TimeRange, formats_of, looks_like_a_date, readable_times
 
 MAX_ROWS = 10_000
 ENOUGH_ROWS = 50  # fewer say little about what repeats
-MAX_CODES = 32  # whole numbers with at most this many values are codes: hours, days, grades
 MIN_ORDERED, ORDERED_ROWS = 5, 1_000  # codes with so many values, in so many rows, whose order may count
 
-CODE_WORDS = {"id", "ids", "uid", "userid", "itemid", "code", "type", "category", "zip"}
-CODED = {"user", "item", "movie", "book", "product", "customer", "flight", "store", "shop", "song", "device", "query"}
 TIME_WORDS = {"time", "timestamp", "ts", "date", "datetime", "at"}
 # What people write for what is missing, in any case: among texts, and among numbers and dates
 CLEAR_MARKERS = {"?", "n/a", "#n/a", "nan", "null", "<null>", "(null)", "\\n"}
 MARKERS = CLEAR_MARKERS | {"na", "n.a.", "none", "nil", "nat", "-", "--", "unknown", "missing"}
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-PADDED = re.compile(r"0\d+", re.ASCII)  # 007, a code and not a number
 WRITTEN_NUMBER = re.compile(  # 3,14 and 1,234,567.5 and $12 and 5 %
     r"[+-]?\s?[$€£¥]?\s?[+-]?(\d+([.,]\d+)?|\d{1,3}([.,' ]\d{3})+([.,]\d+)?)\s?[%$€£¥]?", re.ASCII
 )
@@ -171,21 +168,16 @@ def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: li
     """The same of a column of numbers: all its values, those that are no markers, and the finite numbers."""
     counts = Counter(present)
     missing = tuple(sorted({value.strip() for value in values if is_marker(value)}))
-    if form := _clock(present, numbers, named=bool(_words(name) & TIME_WORDS)):
+    if form := _clock(present, numbers, named=bool(words_of(name) & TIME_WORDS)):
         return _date(name, form, present, missing)
     whole = all(number.is_integer() for number in numbers)
     if whole and len(counts) == len(present) == max(numbers) - min(numbers) + 1 >= ENOUGH_ROWS:
         return "a counter"
     if len(counts) == 1 or (
-        whole and (_is_coded(name, present) or few(len(counts), len(present)) or are_names(numbers))
+        whole and (are_called_codes(name, present) or few(len(counts), len(present)) or are_names(numbers))
     ):
         return _categorical(name, counts, missing=missing)
     return Numeric(name=name, log_shift=1.0 if _is_skewed(numbers) else None, missing=missing)
-
-
-def few(distinct: int, rows: int) -> bool:
-    """Whether so many different whole numbers in so many rows are codes."""
-    return distinct <= max(2, min(MAX_CODES, rows // 4))
 
 
 def in_order(column: TableFeature, cells: list[Any]) -> Numeric | None:
@@ -193,21 +185,10 @@ def in_order(column: TableFeature, cells: list[Any]) -> Numeric | None:
     if not isinstance(column, Categorical) or len(cells) < ORDERED_ROWS:
         return None
     present = [cell for cell in cells if cell is not None and not is_marker(cell)]
-    distinct, named = set(present), _is_coded(column.name, present)
+    distinct, named = set(present), are_called_codes(column.name, present)
     if named or not MIN_ORDERED <= len(distinct) <= MAX_CODES or len(numbers_of(list(distinct))) < len(distinct):
         return None
     return Numeric(name=column.name, encoding="scalar+values", missing=column.missing)
-
-
-def _is_coded(name: str, present: list[Any]) -> bool:
-    """Whether a column's name, or zeros in front, say that its whole numbers are codes: user, user_id, not user_age."""
-    words = _words(name)
-    padded = any(isinstance(value, str) and PADDED.fullmatch(value) for value in present)
-    return padded or bool(words & CODE_WORDS) or bool(words and words <= CODED)
-
-
-def _words(name: str) -> set[str]:
-    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
 def number_note(name: str, cells: list[Any], draft: TableFeature | str) -> str:
