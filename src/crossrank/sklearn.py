@@ -93,7 +93,8 @@ class _Estimator(BaseEstimator):
         self._names = frame.columns
         y = column_or_1d(check_array(y, ensure_2d=False, dtype=dtype, input_name="y", estimator=self), warn=True)
         check_consistent_length(X, y)
-        features = _drafted(X, frame) if self.features is None else self.features
+        ordered = dtype is not None or len(set(y.tolist())) == 2
+        features = _drafted(X, frame, ordered) if self.features is None else self.features
         if sample_weight is None:
             return _Rows(frame, features, y, None)
         weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
@@ -267,12 +268,12 @@ class CrossRankRegressor(RegressorMixin, _Estimator):
         return self._logits(X)
 
 
-def _drafted(X: Any, frame: pl.DataFrame) -> list[Column]:
+def _drafted(X: Any, frame: pl.DataFrame, ordered: bool) -> list[Column]:
     """What the columns mean, as far as they tell; numbers of an array are numbers."""
     numbers = [] if hasattr(X, "columns") else [column.name for column in frame if column.dtype.is_numeric()]
     others = frame.drop(numbers)
     return [
-        *(draft_features(others).warned().features if others.width else []),
+        *(draft_features(others, ordered=ordered).warned().features if others.width else []),
         *(Numeric(name=name) for name in numbers),
     ]
 

@@ -157,12 +157,16 @@ def draft_schema(
     return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes, left_out=left_out)
 
 
-def draft_features(table: Any) -> Draft:
-    """The same of a table all of whose columns may be features; label, weight and group stand elsewhere."""
-    return _features(read_columns(table), table)
+def draft_features(table: Any, *, ordered: bool = False) -> Draft:
+    """The same of a table all of whose columns may be features; label, weight and group stand elsewhere.
+
+    Args:
+        ordered: whether codes may be ids in an order; the label is binary or a number.
+    """
+    return _features(read_columns(table), table, ordered=ordered)
 
 
-def _features(columns: Mapping[str, list[Any]], table: Any, *, ordered: bool = False) -> Draft:
+def _features(columns: Mapping[str, list[Any]], table: Any, *, ordered: bool) -> Draft:
     drafts = {name: draft_column(name, cells) for name, cells in columns.items()}
     drafts |= {name: _in_range(draft, table[name]) for name, draft in drafts.items() if isinstance(draft, Date)}
     features = [one for one in drafts.values() if not isinstance(one, str)]
