@@ -8,7 +8,7 @@ import torch
 from test_splitting import DEEP, build, sides_of
 from untrained import ITEM, Untrained
 
-from crossrank.serving import fused
+from crossrank.serving import fused, pairing, polynomial
 from crossrank.serving.polynomial import Polynomial
 from crossrank.serving.ranker import Ranker
 from crossrank.serving.splitting import Split
@@ -24,19 +24,27 @@ FITTING = [
 
 @pytest.mark.parametrize("num_items", [0, 1, 7, 40])
 @pytest.mark.parametrize("settings", FITTING, ids=str)
+@pytest.mark.parametrize("pays", [True, False])
 @torch.no_grad()
-def test_one_pass_over_the_rows_at_some_places_gives_the_model_s_logits(settings, num_items) -> None:
+def test_one_pass_over_the_rows_at_some_places_gives_the_model_s_logits(settings, num_items, pays, monkeypatch) -> None:
+    monkeypatch.setattr(polynomial, "READ", 0 if pays else np.inf)
     exact = build(**settings, **DEEP)
     model = build(**settings, **DEEP).float()
     sides, _ = sides_of(model.layout)
     split = Split(model.terms(), sides)
     assert split.kernels is not None
+    two_full_layers = not settings.get("cross")
+    assert split.num_products == (len(sides.context) if pays and two_full_layers else 0)
     c, v = torch.randn(1, len(sides.context)), torch.randn(50, len(sides.item))
     places = np.random.default_rng(0).integers(50, size=num_items)
     x0 = torch.empty(num_items, model.layout.input_dim).double()
     x0[:, sides.context], x0[:, sides.item] = c.double(), v[places].double()
-    found = split.logits_at(split.request(c), split.item(v), places)
+    rows, request = split.item(v), split.request(c)
+    found = split.logits_at(request, rows, places)
     torch.testing.assert_close(found[0].double(), exact.logits(x0), rtol=1e-4, atol=1e-4)
+    if split.num_products:
+        spared = split.logits_at(split.request(c), rows, places, split.products(rows))
+        torch.testing.assert_close(spared[0].double(), exact.logits(x0), rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -49,8 +57,9 @@ def test_what_a_request_is_worth_is_the_same_compiled_and_plain(monkeypatch) -> 
     plain = Polynomial(network, head, sides)
     assert compiled._kernels is not None and plain._kernels is None
     c = torch.randn(1, len(sides.context))
-    for one, other in zip(compiled.request(c), plain.request(c), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    one, other = compiled.request(c), plain.request(c)
+    for name in ("constant", "phi", "middle"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -69,21 +78,30 @@ def test_what_is_not_finite_stays_so() -> None:
     assert loops is not None
     rows, places = np.array([[1, np.nan, -1, np.inf]], np.float32), np.zeros(1, np.int64)
     kept, flat, hidden = np.empty((1, 1), np.float32), np.empty(1, np.float32), np.empty((1, 3), np.float32)
-    loops.gather(rows, places, np.ones(1, np.float32), np.zeros(3, np.float32), kept, flat, hidden)
+    products, one, nothing = np.empty((0, 0), np.float32), np.ones(1, np.float32), np.empty(0, np.float32)
+    loops.gather(places, rows, products, one, nothing, np.zeros(3, np.float32), kept, flat, hidden)
     np.testing.assert_array_equal(hidden, [[np.nan, 0, np.inf]])
     np.testing.assert_array_equal([kept[0, 0], flat[0]], [1, 1])
 
 
 @pytest.mark.parametrize("structure", ["cross-only", "parallel"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("memory", [2**20, 0])
 def test_candidates_are_ranked_alike_with_and_without_the_extra(
-    dataset, clicks, structure, precision, monkeypatch
+    dataset, clicks, structure, precision, memory, monkeypatch
 ) -> None:
+    monkeypatch.setattr(polynomial, "READ", 0)
+    monkeypatch.setattr(pairing, "MOST_PRODUCTS", memory)
     run = Untrained(dataset.encoder, double=False, structure=structure, deep={"sizes": [6, 4]})
     items = clicks.select(ITEM).unique(maintain_order=True).with_row_index("number")
     context = clicks.drop(ITEM).row(0, named=True)
     ranker = Ranker(run).load(items, id="number", precision=precision)
-    assert ranker.pairing.fuses(ranker.loaded.known) is (precision == "float32")
+    known = ranker.loaded.known
+    assert ranker.pairing.fuses(known) is (precision == "float32")
+    assert (known.products is not None) is (precision == "float32" and memory > 0)
+    assert ranker.bytes_per_item == sum(one.nbytes for one in (known.rows, known.products) if one is not None) / len(
+        known
+    )
     some = [4, 1, 7, 2]
     compiled = ranker.rank(context, some)
     many = ranker.rank_many([context, context], some)[1]

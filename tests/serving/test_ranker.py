@@ -85,7 +85,7 @@ def test_scores_in_float32_are_those_of_predict(dataset, items, context, structu
     predicted = run.predict(full_rows(context, items))
     np.testing.assert_allclose(found.scores, predicted[found.positions], atol=1e-6)
     half = Ranker(run).load(items, id="item", precision="bfloat16")
-    assert half.bytes_per_item * 2 == Ranker(run).load(items, id="item").bytes_per_item
+    assert half.bytes_per_item * 2 == Ranker(run).load(items, id="item").loaded.known.rows[0].nbytes
     np.testing.assert_allclose(half.rank(context, k=300).scores.mean(), predicted.mean(), atol=0.02)
 
 

@@ -55,11 +55,12 @@ class Catalogue:
             known.append(part)
         if not self.ids:
             raise DataError("A catalogue must have at least one item; got none.")
-        self.known: Known = (
+        joined: Known = (
             KnownItems.joined([one for one in known if isinstance(one, KnownItems)])
             if isinstance(known[0], KnownItems)
             else concatenate_encoded([one for one in known if isinstance(one, EncodedRows)])
         )
+        self.known = pairing.with_products(joined)
         self.place_of = {id_: place for place, id_ in enumerate(self.ids)}
         if len(self.place_of) < len(self.ids):
             twice = next(id_ for place, id_ in enumerate(self.ids) if self.place_of[id_] != place)

@@ -36,16 +36,16 @@ def kernels() -> Kernels | None:
         return numba.njit(signature, **options)(function)
 
     return Kernels(
-        compiled(_request, VECTOR, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR, MATRIX),
-        compiled(_gather, MATRIX, PLACES, VECTOR, VECTOR, MATRIX, VECTOR, MATRIX),
+        compiled(_request, VECTOR, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR),
+        compiled(_gather, PLACES, MATRIX, MATRIX, VECTOR, VECTOR, VECTOR, MATRIX, VECTOR, MATRIX),
     )
 
 
 def _request(
     c: Floats, of_c: Floats, least_p: Floats, least_g: Floats, a: Floats, b: Floats,
-    constant: Floats, phi: Floats, scaled: Floats,
+    constant: Floats, phi: Floats,
 ) -> None:  # fmt: skip
-    """``Polynomial.request`` of full layers, less M(c), which is ``scaled`` times A: fills the last three."""
+    """``Polynomial.request`` of full layers: fills the last two."""
     num_context, num_item, width = len(c), len(phi) // 3, len(least_p)
     found = np.empty(2 * width + 1, np.float32)
     for i in range(len(found)):
@@ -64,23 +64,28 @@ def _request(
         total = np.float32(0)
         for j in range(num_context):
             total += a[i, j] * cg[j] + b[i, j] * cp[j]
-            scaled[i, j] = b[i, j] * c[j]
         phi[i], phi[num_item + i], phi[2 * num_item + i] = of_p * of_g + total, of_g, of_p
     phi[3 * num_item] = 1
 
 
 def _gather(
-    rows: Floats, places: NDArray[np.int64], phi: Floats, shared: Floats, kept: Floats, flat: Floats, hidden: Floats
-) -> None:
-    """Of the rows at some places: their first elements, ``φ·row``, and ``relu(row + shared)`` of those after φ's."""
+    places: NDArray[np.int64], rows: Floats, products: Floats, phi: Floats, c: Floats, shared: Floats,
+    kept: Floats, flat: Floats, hidden: Floats,
+) -> None:  # fmt: skip
+    """Of the rows at some places: their first elements, ``φ·row + c·products``, and ``relu(row + shared)`` of those
+    after φ's. No products are read where c is empty.
+    """
     for i in range(len(places)):
         row = rows[places[i]]
         total = np.float32(0)
         for j in range(len(phi)):
             total += row[j] * phi[j]
+        for j in range(len(c)):
+            total += products[places[i], j] * c[j]
         flat[i] = total
         for j in range(kept.shape[1]):
             kept[i, j] = row[j]
+        rest = row[len(phi) :]  # an index that is a sum might be negative, and its loop is not made of vectors
         for j in range(len(shared)):
-            one = row[len(phi) + j] + shared[j]
+            one = rest[j] + shared[j]
             hidden[i, j] = np.float32(0) if one < 0 else one

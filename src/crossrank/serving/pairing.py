@@ -30,6 +30,7 @@ ROUGH_AGREEMENT = 0.05  # with a deep network in bfloat16
 FEW = 8  # items to compare
 CACHED = 2**19  # numbers of items' rows at a time and thread: they stay in the processor's cache
 MOST_REQUESTS, MOST_LOGITS = 16, 2**25  # at a time
+MOST_PRODUCTS = 2**29  # bytes of a catalogue
 CONTEXT, ITEM = 0, 1
 
 
@@ -40,17 +41,21 @@ class KnownItems:
     Attributes:
         rows: what a model taken apart knows of each, (N, width).
         cells: the number of each in the J crosses of both sides, (N, J).
+        products: what spares candidates M(c), (N, C); None where they do not pay, or take too much memory.
     """
 
     rows: Tensor
     cells: NDArray[np.uint32]
+    products: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def bytes_each(self) -> int:
-        return self.rows.shape[1] * self.rows.element_size() + int(self.cells.shape[1]) * self.cells.itemsize
+        tensors = [self.rows] if self.products is None else [self.rows, self.products]
+        numbers = sum(one.shape[1] * one.element_size() for one in tensors)
+        return numbers + int(self.cells.shape[1]) * self.cells.itemsize
 
     def take(self, places: Positions) -> KnownItems:
         rows = self.rows.new_empty(len(places), self.rows.shape[1])
@@ -183,13 +188,27 @@ class Pairing:
         return fits and len(self.splits) == 1 and self.splits[0].kernels is not None
 
     @torch.inference_mode()
+    def with_products(self, known: Known) -> Known:
+        """The items of a catalogue, with what makes rankings of some of them faster where memory allows."""
+        if not (isinstance(known, KnownItems) and self.fuses(known)):
+            return known
+        (split,) = self.splits
+        products = torch.from_numpy(np.empty((len(known), split.num_products), np.float32))  # in large pages
+        if not 0 < products.nbytes <= MOST_PRODUCTS:
+            return known
+        for rows, part in zip(torch.split(known.rows, SCORING_ROWS), torch.split(products, SCORING_ROWS), strict=True):
+            part.copy_(split.products(rows))
+        return dataclasses.replace(known, products=products)
+
+    @torch.inference_mode()
     def logits_at(self, context: EncodedRows, known: Known, places: Positions) -> Tensor:
         """``logits(context, known.take(places))`` of one context: (1, N)"""
         assert isinstance(known, KnownItems)
         (split,), (c,) = self.splits, self.contexts(context)
         request, work = split.request(c), len(places) * split.work
         pieces = [places[piece] for piece in self._pieces(len(places), work)]
-        parts = side_by_side([partial(split.logits_at, request, known.rows, piece) for piece in pieces], work)
+        calls = [partial(split.logits_at, request, known.rows, piece, known.products) for piece in pieces]
+        parts = side_by_side(calls, work)
         return self.bounded(torch.cat(parts, dim=1) if len(parts) > 1 else parts[0])
 
     def _pieces(self, num_items: int, work: int) -> list[slice]:

@@ -17,6 +17,9 @@ Each term is a product of something of the request with something of the item, s
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +29,7 @@ from torch import Tensor
 from crossrank.nn import CrossNetwork
 from crossrank.serving.fused import Kernels, kernels
 from crossrank.serving.products import Array, Dense, bilinear, dots, dots_of_each, matvecs
-from crossrank.serving.threads import threads_for
+from crossrank.serving.threads import READ, threads_for
 
 
 class Sides(NamedTuple):
@@ -107,13 +110,19 @@ class Parts(NamedTuple):
     pulled: Array  # (B, R'), and g
     of_s: Array  # (B, S)
     of_t: Array  # (B, T)
-    middle: Tensor | None  # (B, T, S), M(c), where it is not zero
 
 
-class _Request(NamedTuple):
+@dataclass(frozen=True)
+class _Request:
     constant: Tensor  # (B,)
     phi: Tensor  # (B, I + F), of the items' rows
-    middle: Tensor | None
+    c: Tensor  # (B, C)
+    find_middle: Callable[[Tensor], Tensor | None]
+
+    @cached_property
+    def middle(self) -> Tensor | None:
+        """M(c), (B, T, S), where it is not zero; found once it is asked for."""
+        return self.find_middle(self.c)
 
 
 class Polynomial:
@@ -178,11 +187,14 @@ class Polynomial:
         cp, cg = c * p[:, :width], c * g[:, :width]
         constant = found[:, -1] + np.vecdot(cg, p[:, :width])
         of_s, of_t = matvecs(self.a_context.numpy(), cg), matvecs(self.b_context.numpy(), cp)
-        middle = None
-        if self.has_middle:
-            with threads_for(of_s.size * self.b_context.numel()):
-                middle = self.to_middle(self.b_context * torch.from_numpy(c)[:, None])  # (B, T, S)
-        return Parts(constant, p[:, width:], g[:, width:], projected, pulled, of_s, of_t, middle)
+        return Parts(constant, p[:, width:], g[:, width:], projected, pulled, of_s, of_t)
+
+    def middle(self, c: Tensor) -> Tensor | None:
+        """M(c) of B requests, (B, T, S), where it is not zero."""
+        if not self.has_middle:
+            return None
+        with threads_for(len(c) * len(self.a_context) * self.b_context.numel()):
+            return self.to_middle(self.b_context * c[:, None])
 
     def request(self, c: Tensor) -> _Request:
         if self._kernels is not None and len(c) == 1:
@@ -196,14 +208,13 @@ class Polynomial:
                 of_v += of_it
         phi += [parts.pulled if self.narrow_g else parts.g, parts.projected if self.narrow_p else parts.p]
         whole = np.concatenate([of_v, *phi, np.ones_like(of_v, shape=(len(c), 1))], axis=1)
-        return _Request(torch.from_numpy(parts.constant), torch.from_numpy(whole), parts.middle)
+        return _Request(torch.from_numpy(parts.constant), torch.from_numpy(whole), c, self.middle)
 
     def _fused_request(self, c: Tensor, kernels: Kernels) -> _Request:
         constant, phi = np.empty(1, np.float32), np.empty((1, 3 * len(self.sides.item) + 1), np.float32)
-        scaled, blocks = torch.empty_like(self.b_context), (self.a_context.numpy(), self.b_context.numpy())
-        weights = self.of_c, self.least_p, self.least_g, *blocks
-        kernels.request(c.numpy()[0], *weights, constant, phi[0], scaled.numpy())
-        return _Request(torch.from_numpy(constant), torch.from_numpy(phi), self.to_middle(scaled[None]))
+        weights = self.of_c, self.least_p, self.least_g, self.a_context.numpy(), self.b_context.numpy()
+        kernels.request(c.numpy()[0], *weights, constant, phi[0])
+        return _Request(torch.from_numpy(constant), torch.from_numpy(phi), c, self.middle)
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
         of_v, of_known = torch.tensor_split(request.phi, [v.shape[-1]], dim=1)
@@ -228,6 +239,17 @@ class Polynomial:
         return self.a.shape[1] * self.b.shape[1] if self.has_middle else 0
 
     @property
+    def num_products(self) -> int:
+        """How many numbers of an item spare it M(c), if they take less time to read than that to multiply with."""
+        num_context = self.a_context.shape[1]
+        return num_context if self.is_full and READ * num_context < self.work else 0
+
+    def products(self, v: Tensor, known: Tensor) -> Tensor:
+        """``(A s ⊙ B t)[C]``, whose product with c is tᵀ M(c) s: (N, I), (N, F) -> (N, C)."""
+        s, t = self.s_and_t(v, known)
+        return (s @ self.a_context) * (t @ self.b_context)
+
+    @property
     def by_place(self) -> bool:
         """Whether ``(A s ⊙ B t)[C]`` is shorter than ``t ⊗ s``."""
         return self.a_context.shape[1] < self.a.shape[1] * self.b.shape[1]
@@ -236,19 +258,17 @@ class Polynomial:
         """An item's vector: (N, I), (N, F) -> (N, P)."""
         if not self.has_middle:
             return torch.cat([v, known], dim=1)
-        s, t = self.s_and_t(v, known)
         if self.by_place:
-            cubic = (s @ self.a_context) * (t @ self.b_context)  # (N, C)
-        else:
-            cubic = torch.einsum("nt,ns->nts", t, s).flatten(1)  # (N, T S)
-        return torch.cat([v, known, cubic], dim=1)
+            return torch.cat([v, known, self.products(v, known)], dim=1)
+        s, t = self.s_and_t(v, known)
+        return torch.cat([v, known, torch.einsum("nt,ns->nts", t, s).flatten(1)], dim=1)  # (N, T S)
 
     def phi(self, c: Tensor) -> Tensor:
         """A request's vector: (B, C) -> (B, P); φ·ψ is the logit less a(c), which is the same for every item."""
         request = self.request(c)
-        if request.middle is None:
-            return request.phi
-        return torch.cat([request.phi, c if self.by_place else request.middle.flatten(1)], dim=1)
+        if self.by_place and self.has_middle:
+            return torch.cat([request.phi, c], dim=1)
+        return request.phi if request.middle is None else torch.cat([request.phi, request.middle.flatten(1)], dim=1)
 
 
 class Unexpanded(Polynomial):
@@ -262,15 +282,15 @@ class Unexpanded(Polynomial):
         known = [one for one, to in ((s, self.to_s), (t, self.to_t)) if to is not None]
         return torch.cat([*known, s @ self.a[self.sides.item].T, t @ self.b[self.sides.item].T], dim=1)
 
-    def request(self, c: Tensor) -> Parts:  # type: ignore[override]
-        return self.parts(c.numpy())
+    def request(self, c: Tensor) -> tuple[Parts, Tensor | None]:  # type: ignore[override]
+        return self.parts(c.numpy()), self.middle(c)
 
-    def logits(self, request: Parts, v: Tensor, known: Tensor) -> Tensor:  # type: ignore[override]
+    def logits(self, request: tuple[Parts, Tensor | None], v: Tensor, known: Tensor) -> Tensor:  # type: ignore[override]
         item = self.sides.item
         q, h = known[..., -2 * len(item) :].chunk(2, dim=-1)  # (B, N, I) each
         s, t = self.s_and_t(v, known)
-        *numbers, middle = request
-        constant, p, g, _, _, of_s, of_t = map(torch.from_numpy, numbers)
+        parts, middle = request
+        constant, p, g, _, _, of_s, of_t = map(torch.from_numpy, parts)
         products = torch.addcmul(self.head[item] * self.second.bias[item], q + p[:, None], h + g[:, None])
         crossed = dots(v, products) + dots_of_each(s, of_s) + dots_of_each(t, of_t)
         return crossed + self.cubic(middle, v, known) + constant[:, None]

@@ -40,6 +40,8 @@ from crossrank.serving.separable import Separable, SeparableStacked, is_separabl
 from crossrank.serving.stacked import AffineStacked, Stacked
 from crossrank.serving.threads import READ
 
+NOTHING = torch.empty(0), torch.empty(0, 0)  # c and products that are not there
+
 
 class Term(Protocol):
     """A summand of the logit."""
@@ -141,19 +143,33 @@ class Split:
         fits &= kinds == [Polynomial] or (deep is not None and deep.by_relu and not deep.is_last)
         return kernels() if fits and self.bias.dtype == torch.float32 else None
 
-    def logits_at(self, request: _Shared, rows: Tensor, places: Positions) -> Tensor:
-        """``logits(request, rows[places])`` of one request by the kernels: (1, N)"""
+    @property
+    def num_products(self) -> int:
+        """How many more numbers of an item spare :meth:`logits_at` M(c); 0 where they would save nothing."""
+        term = self.terms[0]
+        return term.num_products if self.kernels is not None and isinstance(term, Polynomial) else 0
+
+    def products(self, rows: Tensor) -> Tensor:
+        """These numbers: (N, Σ widths) -> (N, C)."""
+        v, known, *_ = torch.split(rows, self.widths, dim=1)
+        return self.terms[0].products(v, known)  # type: ignore[attr-defined, no-any-return]
+
+    def logits_at(self, request: _Shared, rows: Tensor, places: Positions, products: Tensor | None = None) -> Tensor:
+        """``logits(request, rows[places])`` of one request by the kernels, M(c) spared where products are: (1, N)"""
         assert self.kernels is not None
         polynomial, *deep = self.terms
         assert isinstance(polynomial, Polynomial)
-        (_, phi, middle), num_own = request.states[0], self.widths[0]
-        constant = request.constant if request.phi is not None else request.constant + request.states[0].constant
+        state, num_own = request.states[0], self.widths[0]
+        constant = request.constant if request.phi is not None else request.constant + state.constant
         shared = request.states[1][0] if deep else rows.new_empty(0)
-        kept = rows.new_empty(len(places), num_own if polynomial.is_full else num_own + self.widths[1])
-        flat, hidden = rows.new_empty(len(places)), rows.new_empty(len(places), len(shared))
-        arrays = (phi[0].numpy(), shared.numpy(), kept.numpy(), flat.numpy(), hidden.numpy())
-        self.kernels.gather(rows.numpy(), places, *arrays)
-        logits = constant + flat + polynomial.cubic(middle, *kept.tensor_split([num_own], dim=1))
+        num_kept = 0 if products is not None else num_own if polynomial.is_full else num_own + self.widths[1]
+        kept, hidden = rows.new_empty(len(places), num_kept), rows.new_empty(len(places), len(shared))
+        flat, (c, read) = rows.new_empty(len(places)), NOTHING if products is None else (state.c[0], products)
+        found = (one.numpy() for one in (rows, read, state.phi[0], c, shared, kept, flat, hidden))
+        self.kernels.gather(places, *found)
+        logits = constant + flat
+        if products is None:
+            logits += polynomial.cubic(state.middle, *kept.tensor_split([num_own], dim=1))
         for term in deep:
             logits += term.deep.after_first(hidden)  # type: ignore[attr-defined]
         return logits
