@@ -35,16 +35,16 @@ def test_one_pass_over_the_rows_at_some_places_gives_the_model_s_logits(settings
     assert split.kernels is not None
     two_full_layers = not settings.get("cross")
     assert split.num_products == (len(sides.context) if pays and two_full_layers else 0)
-    c, v = torch.randn(1, len(sides.context)), torch.randn(50, len(sides.item))
+    c, v = torch.randn(3, len(sides.context)), torch.randn(50, len(sides.item))
     places = np.random.default_rng(0).integers(50, size=num_items)
-    x0 = torch.empty(num_items, model.layout.input_dim).double()
-    x0[:, sides.context], x0[:, sides.item] = c.double(), v[places].double()
-    rows, request = split.item(v), split.request(c)
-    found = split.logits_at(request, rows, places)
-    torch.testing.assert_close(found[0].double(), exact.logits(x0), rtol=1e-4, atol=1e-4)
+    x0 = torch.empty(3, num_items, model.layout.input_dim).double()
+    x0[..., sides.context], x0[..., sides.item] = c[:, None].double(), v[places].double()
+    expected, rows = exact.logits(x0.flatten(0, 1)).reshape(3, num_items), split.item(v)
+    found = split.logits_at(split.request(c[:1]), rows, places)
+    torch.testing.assert_close(found.double(), expected[:1], rtol=1e-4, atol=1e-4)
     if split.num_products:
         spared = split.logits_at(split.request(c), rows, places, split.products(rows))
-        torch.testing.assert_close(spared[0].double(), exact.logits(x0), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(spared.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -94,7 +94,7 @@ def test_candidates_are_ranked_alike_with_and_without_the_extra(
     monkeypatch.setattr(pairing, "MOST_PRODUCTS", memory)
     run = Untrained(dataset.encoder, double=False, structure=structure, deep={"sizes": [6, 4]})
     items = clicks.select(ITEM).unique(maintain_order=True).with_row_index("number")
-    context = clicks.drop(ITEM).row(0, named=True)
+    context, another = (clicks.drop(ITEM).row(number, named=True) for number in (0, 1))
     ranker = Ranker(run).load(items, id="number", precision=precision)
     known = ranker.loaded.known
     assert ranker.pairing.fuses(known) is (precision == "float32")
@@ -104,7 +104,7 @@ def test_candidates_are_ranked_alike_with_and_without_the_extra(
     )
     some = [4, 1, 7, 2]
     compiled = ranker.rank(context, some)
-    many = ranker.rank_many([context, context], some)[1]
+    many = ranker.rank_many([another, context], some)[1]
     monkeypatch.setattr("crossrank.serving.polynomial.kernels", lambda: None)
     monkeypatch.setattr("crossrank.serving.splitting.kernels", lambda: None)
     plain = Ranker(run).load(items, id="number", precision=precision)

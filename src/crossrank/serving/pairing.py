@@ -182,10 +182,12 @@ class Pairing:
         raw = self._taken_apart(contexts, known) if isinstance(known, KnownItems) else self._row_by_row(contexts, known)
         return self.bounded(raw)
 
-    def fuses(self, known: Known) -> bool:
-        """Whether one request's logits are found in one pass over some items' rows, by :meth:`logits_at`."""
-        fits = isinstance(known, KnownItems) and known.rows.dtype == torch.float32
-        return fits and len(self.splits) == 1 and self.splits[0].kernels is not None
+    def fuses(self, known: Known, num_contexts: int = 1) -> bool:
+        """Whether a request's logits are found in one pass over some items' rows, by :meth:`logits_at`."""
+        if not isinstance(known, KnownItems) or known.rows.dtype != torch.float32:
+            return False
+        pays = num_contexts == 1 or known.products is not None  # M(c) of several requests is better found at once
+        return pays and len(self.splits) == 1 and self.splits[0].kernels is not None
 
     @torch.inference_mode()
     def with_products(self, known: Known) -> Known:
@@ -201,11 +203,11 @@ class Pairing:
         return dataclasses.replace(known, products=products)
 
     @torch.inference_mode()
-    def logits_at(self, context: EncodedRows, known: Known, places: Positions) -> Tensor:
-        """``logits(context, known.take(places))`` of one context: (1, N)"""
+    def logits_at(self, contexts: EncodedRows, known: Known, places: Positions) -> Tensor:
+        """``logits(contexts, known.take(places))``, where these fuse: (B, N)"""
         assert isinstance(known, KnownItems)
-        (split,), (c,) = self.splits, self.contexts(context)
-        request, work = split.request(c), len(places) * split.work
+        (split,), (c,) = self.splits, self.contexts(contexts)
+        request, work = split.request(c), len(c) * len(places) * split.work
         pieces = [places[piece] for piece in self._pieces(len(places), work)]
         calls = [partial(split.logits_at, request, known.rows, piece, known.products) for piece in pieces]
         parts = side_by_side(calls, work)

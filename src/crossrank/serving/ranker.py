@@ -175,14 +175,14 @@ class Ranker:
         else:
             ids, known = self.loaded.ids if given is None else given, self.loaded.known
             at = None if given is None else self.loaded.places(given)
-            if at is not None and not (len(contexts) == 1 and pairing.fuses(known)):
+            if at is not None and not pairing.fuses(known, len(contexts)):
                 known, at = known.take(at), None
         allowed = self._allowed(ids, exclude, mask)
         promising = None
         if len(contexts) == 1 and given is None and self.loaded.pruning:
             promising = self.loaded.pruning.promising(requests, k, allowed)
             known, allowed = self.loaded.take(promising), None
-        rankings, at_once = [], pairing.requests_at_once(len(known))
+        rankings, at_once = [], pairing.requests_at_once(len(known if at is None else at))
         for start in range(0, len(contexts), at_once):
             some = requests.slice(start, start + at_once)
             every = pairing.logits(some, known) if at is None else pairing.logits_at(some, known, at)

@@ -40,8 +40,6 @@ from crossrank.serving.separable import Separable, SeparableStacked, is_separabl
 from crossrank.serving.stacked import AffineStacked, Stacked
 from crossrank.serving.threads import READ
 
-NOTHING = torch.empty(0), torch.empty(0, 0)  # c and products that are not there
-
 
 class Term(Protocol):
     """A summand of the logit."""
@@ -155,20 +153,22 @@ class Split:
         return self.terms[0].products(v, known)  # type: ignore[attr-defined, no-any-return]
 
     def logits_at(self, request: _Shared, rows: Tensor, places: Positions, products: Tensor | None = None) -> Tensor:
-        """``logits(request, rows[places])`` of one request by the kernels, M(c) spared where products are: (1, N)"""
+        """``logits(request, rows[places])`` by the kernels, (B, N); without :meth:`products` of one request."""
         assert self.kernels is not None
         polynomial, *deep = self.terms
         assert isinstance(polynomial, Polynomial)
-        state, num_own = request.states[0], self.widths[0]
-        constant = request.constant if request.phi is not None else request.constant + state.constant
-        shared = request.states[1][0] if deep else rows.new_empty(0)
-        num_kept = 0 if products is not None else num_own if polynomial.is_full else num_own + self.widths[1]
-        kept, hidden = rows.new_empty(len(places), num_kept), rows.new_empty(len(places), len(shared))
-        flat, (c, read) = rows.new_empty(len(places)), NOTHING if products is None else (state.c[0], products)
-        found = (one.numpy() for one in (rows, read, state.phi[0], c, shared, kept, flat, hidden))
-        self.kernels.gather(places, *found)
-        logits = constant + flat
-        if products is None:
+        state, num_own, spared = request.states[0], self.widths[0], products is not None
+        logits = request.constant if request.phi is not None else request.constant + state.constant[:, None]
+        c, read = (state.c[:, :0], rows[:0]) if products is None else (state.c, products)
+        shared = request.states[1] if deep else c[:, :0]
+        num_kept = 0 if spared else num_own if polynomial.is_full else num_own + self.widths[1]
+        kept, flat = rows.new_empty(len(places), num_kept), rows.new_empty(len(c), len(places))
+        hidden = rows.new_empty(*flat.shape, shared.shape[1])
+        for phi, *others, found, activated in zip(state.phi, c, shared, flat, hidden, strict=True):
+            arrays = (rows, read, phi, *others, kept, found, activated)
+            self.kernels.gather(places, *(one.numpy() for one in arrays))
+        logits = logits + flat
+        if not spared:
             logits += polynomial.cubic(state.middle, *kept.tensor_split([num_own], dim=1))
         for term in deep:
             logits += term.deep.after_first(hidden)  # type: ignore[attr-defined]
