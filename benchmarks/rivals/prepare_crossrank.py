@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import polars  # noqa: F401, an import as the others, which is made on demand
+
 from crossrank.data.prepare import prepare
 from crossrank.data.sources.criteo import SPLIT
 

@@ -158,11 +158,7 @@ def draft_schema(
 
 
 def draft_features(table: Any, *, ordered: bool = False) -> Draft:
-    """The same of a table all of whose columns may be features; label, weight and group stand elsewhere.
-
-    Args:
-        ordered: whether codes may be ids in an order; the label is binary or a number.
-    """
+    """The same of features alone, for a label that is ``ordered``, binary or a number, or not."""
     return _features(read_columns(table), table, ordered=ordered)
 
 
