@@ -79,7 +79,7 @@ def test_what_is_not_finite_stays_so() -> None:
     rows, places = np.array([[1, np.nan, -1, np.inf]], np.float32), np.zeros(1, np.int64)
     kept, flat, hidden = np.empty((1, 1), np.float32), np.empty(1, np.float32), np.empty((1, 3), np.float32)
     products, one, nothing = np.empty((0, 0), np.float32), np.ones(1, np.float32), np.empty(0, np.float32)
-    loops.gather(places, rows, products, one, nothing, np.zeros(3, np.float32), kept, flat, hidden)
+    loops.gather(0, places, rows, products, one, nothing, np.zeros(3, np.float32), kept, flat, hidden)
     np.testing.assert_array_equal(hidden, [[np.nan, 0, np.inf]])
     np.testing.assert_array_equal([kept[0, 0], flat[0]], [1, 1])
 
@@ -87,12 +87,14 @@ def test_what_is_not_finite_stays_so() -> None:
 @pytest.mark.parametrize("structure", ["cross-only", "parallel"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("memory", [2**20, 0])
+@pytest.mark.parametrize("ensemble", [1, 3])
 def test_candidates_are_ranked_alike_with_and_without_the_extra(
-    dataset, clicks, structure, precision, memory, monkeypatch
+    dataset, clicks, structure, precision, memory, ensemble, monkeypatch
 ) -> None:
     monkeypatch.setattr(polynomial, "READ", 0)
     monkeypatch.setattr(pairing, "MOST_PRODUCTS", memory)
-    run = Untrained(dataset.encoder, double=False, structure=structure, deep={"sizes": [6, 4]})
+    settings = {"structure": structure, "deep": {"sizes": [6, 4]}, "ensemble": ensemble}
+    run = Untrained(dataset.encoder, double=False, **settings)
     items = clicks.select(ITEM).unique(maintain_order=True).with_row_index("number")
     context, another = (clicks.drop(ITEM).row(number, named=True) for number in (0, 1))
     ranker = Ranker(run).load(items, id="number", precision=precision)

@@ -37,7 +37,7 @@ def kernels() -> Kernels | None:
 
     return Kernels(
         compiled(_request, VECTOR, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR),
-        compiled(_gather, PLACES, MATRIX, MATRIX, VECTOR, VECTOR, VECTOR, MATRIX, VECTOR, MATRIX),
+        compiled(_gather, "int64", PLACES, MATRIX, MATRIX, VECTOR, VECTOR, VECTOR, MATRIX, VECTOR, MATRIX),
     )
 
 
@@ -69,19 +69,22 @@ def _request(
 
 
 def _gather(
-    places: NDArray[np.int64], rows: Floats, products: Floats, phi: Floats, c: Floats, shared: Floats,
+    member: int, places: NDArray[np.int64], rows: Floats, products: Floats, phi: Floats, c: Floats, shared: Floats,
     kept: Floats, flat: Floats, hidden: Floats,
 ) -> None:  # fmt: skip
-    """Of the rows at some places: their first elements, ``φ·row + c·products``, and ``relu(row + shared)`` of those
-    after φ's. No products are read where c is empty.
+    """Of a member's part of the rows at some places: their first elements, ``φ·row + c·products``, and
+    ``relu(row + shared)`` of those after φ's. No products are read where c is empty.
     """
+    start = member * (len(phi) + len(shared))
     for i in range(len(places)):
-        row = rows[places[i]]
+        row = rows[places[i], start:]
         total = np.float32(0)
         for j in range(len(phi)):
             total += row[j] * phi[j]
-        for j in range(len(c)):
-            total += products[places[i], j] * c[j]
+        if len(c):
+            own = products[places[i], member * len(c) :]
+            for j in range(len(c)):
+                total += own[j] * c[j]
         flat[i] = total
         for j in range(kept.shape[1]):
             kept[i, j] = row[j]

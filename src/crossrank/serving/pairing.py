@@ -81,6 +81,11 @@ def _bytes(rows: Tensor) -> NDArray[np.uint8]:
 Known: TypeAlias = KnownItems | EncodedRows  # the encoded rows where nothing is taken apart
 
 
+def mean(logits: Sequence[Tensor]) -> Tensor:
+    """Of the members of a model."""
+    return torch.stack(list(logits)).mean(dim=0) if len(logits) > 1 else logits[0]
+
+
 class _Member:
     """A model taken apart.
 
@@ -155,6 +160,10 @@ class Pairing:
     def splits(self) -> list[Split]:
         return [member.split for member in self.members]
 
+    def of_members(self, rows: Tensor) -> Sequence[Tensor]:
+        """The rows of each member: (N, width) -> (N, Σ widths) each."""
+        return rows.to(self.splits[0].bias.dtype).chunk(len(self.splits), dim=1)  # members are of one make
+
     @torch.inference_mode()
     def know(self, rows: EncodedRows) -> Known:
         """What is kept of items."""
@@ -187,30 +196,35 @@ class Pairing:
         if not isinstance(known, KnownItems) or known.rows.dtype != torch.float32:
             return False
         pays = num_contexts == 1 or known.products is not None  # M(c) of several requests is better found at once
-        return pays and len(self.splits) == 1 and self.splits[0].kernels is not None
+        return pays and bool(self.splits) and all(split.kernels is not None for split in self.splits)
 
     @torch.inference_mode()
     def with_products(self, known: Known) -> Known:
         """The items of a catalogue, with what makes rankings of some of them faster where memory allows."""
         if not (isinstance(known, KnownItems) and self.fuses(known)):
             return known
-        (split,) = self.splits
-        products = torch.from_numpy(np.empty((len(known), split.num_products), np.float32))  # in large pages
+        width = sum(split.num_products for split in self.splits)
+        products = torch.from_numpy(np.empty((len(known), width), np.float32))  # in large pages
         if not 0 < products.nbytes <= MOST_PRODUCTS:
             return known
         for rows, part in zip(torch.split(known.rows, SCORING_ROWS), torch.split(products, SCORING_ROWS), strict=True):
-            part.copy_(split.products(rows))
+            each = zip(self.splits, self.of_members(rows), strict=True)
+            part.copy_(torch.cat([split.products(own) for split, own in each], dim=1))
         return dataclasses.replace(known, products=products)
 
     @torch.inference_mode()
     def logits_at(self, contexts: EncodedRows, known: Known, places: Positions) -> Tensor:
         """``logits(contexts, known.take(places))``, where these fuse: (B, N)"""
         assert isinstance(known, KnownItems)
-        (split,), (c,) = self.splits, self.contexts(contexts)
-        request, work = split.request(c), len(c) * len(places) * split.work
-        pieces = [places[piece] for piece in self._pieces(len(places), work)]
-        calls = [partial(split.logits_at, request, known.rows, piece, known.products) for piece in pieces]
-        parts = side_by_side(calls, work)
+        requests = [split.request(c) for split, c in zip(self.splits, self.contexts(contexts), strict=True)]
+        work = len(contexts) * len(places) * sum(split.work for split in self.splits)
+
+        def score(piece: slice) -> Tensor:
+            each = enumerate(zip(self.splits, requests, strict=True))
+            read = known.rows, places[piece], known.products
+            return mean([split.logits_at(request, *read, member=number) for number, (split, request) in each])
+
+        parts = side_by_side([partial(score, piece) for piece in self._pieces(len(places), work)], work)
         return self.bounded(torch.cat(parts, dim=1) if len(parts) > 1 else parts[0])
 
     def _pieces(self, num_items: int, work: int) -> list[slice]:
@@ -232,20 +246,14 @@ class Pairing:
     def _taken_apart(self, contexts: EncodedRows, known: KnownItems) -> Tensor:
         requests = [split.request(c) for split, c in zip(self.splits, self.contexts(contexts), strict=True)]
         finders = [cells.of_contexts(contexts.categorical, len(known)) for cells in self._shared]
-        widths = [sum(split.widths) for split in self.splits]
-        dtype, alone = self.splits[0].bias.dtype, len(contexts) == 1 and all(split.work for split in self.splits)
+        alone = len(contexts) == 1 and all(split.work for split in self.splits)
         work = len(known) * sum(split.work for split in self.splits) if alone else 0
 
         def score(piece: slice) -> Tensor:
             part = known.slice(piece.start, piece.stop)
-            rows = part.rows.to(dtype)
-            items = torch.split(rows, widths, dim=1) if len(widths) > 1 else [rows]
             cells = [np.stack([find(own) for find in each]) for each, own in zip(finders, part.cells.T, strict=True)]
-            found = [
-                member.split.logits(request, rows, member.crossed(cells))
-                for member, request, rows in zip(self.members, requests, items, strict=True)
-            ]
-            return torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]
+            each_member = zip(self.members, requests, self.of_members(part.rows), strict=True)
+            return mean([one.split.logits(request, rows, one.crossed(cells)) for one, request, rows in each_member])
 
         parts = side_by_side([partial(score, piece) for piece in self._pieces(len(known), work)], work)
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossrank.data.rows import SCORING_ROWS, EncodedRows, Positions
-from crossrank.serving.pairing import KnownItems, Pairing
+from crossrank.serving.pairing import KnownItems, Pairing, mean
 from crossrank.serving.threads import READ, side_by_side
 
 FEWEST = 20_000  # items, below which scoring all takes no longer
@@ -38,13 +38,8 @@ class Pruning:
         inner = all(split.inner_products for split in pairing.splits) and any(term.has_middle for term in terms)
         return cls(pairing, known) if inner and isinstance(known, KnownItems) and len(known) >= FEWEST else None
 
-    def _each(self, rows: Tensor) -> list[Tensor]:
-        """The rows of each member."""
-        splits = self.pairing.splits
-        return list(torch.split(rows.to(splits[0].bias.dtype), [sum(split.widths) for split in splits], dim=1))
-
     def _reach_of(self, rows: Tensor) -> Tensor:
-        each = zip(self.pairing.splits, self._each(rows), strict=True)
+        each = zip(self.pairing.splits, self.pairing.of_members(rows), strict=True)
         return torch.cat([split.reach(one) for split, one in each], dim=1)
 
     @torch.inference_mode()
@@ -54,9 +49,8 @@ class Pruning:
         requests = [split.request(c) for split, c in zip(splits, pairing.contexts(context), strict=True)]
 
         def multiply(start: int) -> Tensor:
-            each = zip(splits, requests, self._each(rows[start : start + SCORING_ROWS]), strict=True)
-            found = [split.flat(request, one)[0] for split, request, one in each]
-            return torch.stack(found).mean(dim=0) if len(found) > 1 else found[0]
+            each = zip(splits, requests, pairing.of_members(rows[start : start + SCORING_ROWS]), strict=True)
+            return mean([split.flat(request, one)[0] for split, request, one in each])
 
         calls = [partial(multiply, start) for start in range(0, len(rows), SCORING_ROWS)]
         flat = torch.cat(side_by_side(calls, READ * rows.numel()))

@@ -152,8 +152,14 @@ class Split:
         v, known, *_ = torch.split(rows, self.widths, dim=1)
         return self.terms[0].products(v, known)  # type: ignore[attr-defined, no-any-return]
 
-    def logits_at(self, request: _Shared, rows: Tensor, places: Positions, products: Tensor | None = None) -> Tensor:
-        """``logits(request, rows[places])`` by the kernels, (B, N); without :meth:`products` of one request."""
+    def logits_at(
+        self, request: _Shared, rows: Tensor, places: Positions, products: Tensor | None = None, *, member: int = 0
+    ) -> Tensor:
+        """``logits(request, rows[places])`` by the kernels, (B, N); without :meth:`products` of one request.
+
+        Args:
+            member: of the models of one make whose rows and products stand side by side, the number of this one.
+        """
         assert self.kernels is not None
         polynomial, *deep = self.terms
         assert isinstance(polynomial, Polynomial)
@@ -166,7 +172,7 @@ class Split:
         hidden = rows.new_empty(*flat.shape, shared.shape[1])
         for phi, *others, found, activated in zip(state.phi, c, shared, flat, hidden, strict=True):
             arrays = (rows, read, phi, *others, kept, found, activated)
-            self.kernels.gather(places, *(one.numpy() for one in arrays))
+            self.kernels.gather(member, places, *(one.numpy() for one in arrays))
         logits = logits + flat
         if not spared:
             logits += polynomial.cubic(state.middle, *kept.tensor_split([num_own], dim=1))
