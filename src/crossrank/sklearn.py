@@ -31,7 +31,7 @@ from crossrank.data.table import open_table
 from crossrank.errors import MissingExtraError
 from crossrank.evaluation.classes import log_softmax
 from crossrank.evaluation.metrics import sigmoid
-from crossrank.runs.packing import pack, temporary, unpack
+from crossrank.runs.in_memory import pack, temporary, unpack
 from crossrank.schema import Column, Label, LabelKind, Numeric, Schema
 from crossrank.schema.draft import draft_features
 from crossrank.training import train

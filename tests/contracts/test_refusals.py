@@ -39,7 +39,7 @@ from crossrank.serving.bundle import Bundle
 from crossrank.serving.export import export
 from crossrank.serving.http.served import Served
 from crossrank.serving.http.settings import ServeSettings, read_token
-from crossrank.serving.tables import predict_table
+from crossrank.serving.scored_tables import predict_table
 from crossrank.shapes import checked
 from crossrank.training import TrainingSettings
 from crossrank.training.seeds import train_seeds

@@ -11,7 +11,7 @@ from crossrank.data import EncodedDataset
 from crossrank.errors import ConfigError
 from crossrank.experiments.planning import DEVICES, LINKS, Cluster, Workload, make_plan, planned_features
 from crossrank.experiments.planning.calibrate import together
-from crossrank.experiments.planning.plan import placements
+from crossrank.experiments.planning.estimate import placements
 from crossrank.models.build import memory
 from crossrank.training import Config
 

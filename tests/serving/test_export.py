@@ -23,9 +23,9 @@ from crossrank.serving import compiled
 from crossrank.serving import export as exporting
 from crossrank.serving.bundle import Bundle
 from crossrank.serving.export import export
-from crossrank.serving.packing import PackedEmbedding, packed
+from crossrank.serving.made_up_rows import draw_rows
+from crossrank.serving.packed_tables import PackedEmbedding, packed
 from crossrank.serving.parity import LOSS_DIFFERENCE, ParityRows, check_parity, measure_parity
-from crossrank.serving.rows import draw_rows
 from crossrank.serving.scorer import Scorer
 
 from .conftest import STRANGE, table

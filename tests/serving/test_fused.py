@@ -8,8 +8,8 @@ import torch
 from test_splitting import DEEP, build, sides_of
 from untrained import ITEM, Untrained
 
-from crossrank.serving import fused, pairing, polynomial
-from crossrank.serving.polynomial import Polynomial
+from crossrank.serving import affine_layers, fused, pairing
+from crossrank.serving.affine_layers import Polynomial
 from crossrank.serving.ranker import Ranker
 from crossrank.serving.splitting import Split
 
@@ -27,7 +27,7 @@ FITTING = [
 @pytest.mark.parametrize("pays", [True, False])
 @torch.no_grad()
 def test_one_pass_over_the_rows_at_some_places_gives_the_model_s_logits(settings, num_items, pays, monkeypatch) -> None:
-    monkeypatch.setattr(polynomial, "READ", 0 if pays else np.inf)
+    monkeypatch.setattr(affine_layers, "READ", 0 if pays else np.inf)
     exact = build(**settings, **DEEP)
     model = build(**settings, **DEEP).float()
     sides, _ = sides_of(model.layout)
@@ -53,7 +53,7 @@ def test_what_a_request_is_worth_is_the_same_compiled_and_plain(monkeypatch) -> 
     sides, _ = sides_of(model.layout)
     network, head = model.terms().crosses[0]
     compiled = Polynomial(network, head, sides)
-    monkeypatch.setattr("crossrank.serving.polynomial.kernels", lambda: None)
+    monkeypatch.setattr("crossrank.serving.affine_layers.kernels", lambda: None)
     plain = Polynomial(network, head, sides)
     assert compiled._kernels is not None and plain._kernels is None
     c = torch.randn(1, len(sides.context))
@@ -91,7 +91,7 @@ def test_what_is_not_finite_stays_so() -> None:
 def test_candidates_are_ranked_alike_with_and_without_the_extra(
     dataset, clicks, structure, precision, memory, ensemble, monkeypatch
 ) -> None:
-    monkeypatch.setattr(polynomial, "READ", 0)
+    monkeypatch.setattr(affine_layers, "READ", 0)
     monkeypatch.setattr(pairing, "MOST_PRODUCTS", memory)
     settings = {"structure": structure, "deep": {"sizes": [6, 4]}, "ensemble": ensemble}
     run = Untrained(dataset.encoder, double=False, **settings)
@@ -107,7 +107,7 @@ def test_candidates_are_ranked_alike_with_and_without_the_extra(
     some = [4, 1, 7, 2]
     compiled = ranker.rank(context, some)
     many = ranker.rank_many([another, context], some)[1]
-    monkeypatch.setattr("crossrank.serving.polynomial.kernels", lambda: None)
+    monkeypatch.setattr("crossrank.serving.affine_layers.kernels", lambda: None)
     monkeypatch.setattr("crossrank.serving.splitting.kernels", lambda: None)
     plain = Ranker(run).load(items, id="number", precision=precision)
     assert not plain.pairing.fuses(plain.loaded.known)

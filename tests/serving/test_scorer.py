@@ -16,8 +16,8 @@ import pytest
 
 import crossrank as cr
 from crossrank.errors import BundleError, DataError, MissingExtraError, RunError, SchemaError
+from crossrank.serving.scored_tables import predict_table
 from crossrank.serving.scorer import Scorer, onnx_answers
-from crossrank.serving.tables import predict_table
 
 
 @pytest.fixture(scope="module")

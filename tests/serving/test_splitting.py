@@ -8,8 +8,8 @@ import torch
 from crossrank.models import build_model, parse_model_settings
 from crossrank.nn import CrossLayer, CrossNetwork
 from crossrank.schema import Feature
+from crossrank.serving.affine_layers import Sides
 from crossrank.serving.deep_terms import Deep
-from crossrank.serving.polynomial import Sides
 from crossrank.serving.separable import Separable, SeparableStacked
 from crossrank.serving.splitting import Split, can_split
 

@@ -82,7 +82,7 @@ CONTEXT = ["user", "country", "language", "device", "hour"]
 @pytest.mark.parametrize("by", ["compiled", "numpy"])
 def test_a_ranking_is_the_same_however_it_is_divided(dataset, clicks, settings, some, by, two_threads, monkeypatch):
     if by == "numpy":
-        monkeypatch.setattr("crossrank.serving.polynomial.kernels", lambda: None)
+        monkeypatch.setattr("crossrank.serving.affine_layers.kernels", lambda: None)
         monkeypatch.setattr("crossrank.serving.splitting.kernels", lambda: None)
     run = Untrained(dataset.encoder, double=False, deep={"sizes": [6, 4]}, **settings)
     items = clicks.select(ITEM).unique(maintain_order=True).with_row_index("number")

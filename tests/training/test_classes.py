@@ -22,7 +22,7 @@ from crossrank.nn import Features
 from crossrank.reports import write_report
 from crossrank.schema import Categorical, Feature, Label, Numeric, Schema
 from crossrank.schema.draft import draft_schema
-from crossrank.serving.tables import predict_table
+from crossrank.serving.scored_tables import predict_table
 from crossrank.sklearn import CrossRankClassifier
 from crossrank.training.engines import make_engine
 from crossrank.training.loss import SoftmaxLogLoss, find_loss

@@ -24,7 +24,7 @@ from crossrank.runs import Run
 from crossrank.schema import Categorical, Cross, Label, Numeric, Schema
 from crossrank.schema.draft import draft_schema
 from crossrank.serving.export import export
-from crossrank.serving.tables import predict_table
+from crossrank.serving.scored_tables import predict_table
 from crossrank.training.engines import make_engine
 from crossrank.training.loss import TaskLogLoss, find_loss
 from crossrank.training.settings import TrainingSettings

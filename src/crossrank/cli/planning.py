@@ -178,7 +178,7 @@ def _workload(
 
 
 def _show(made: Plan) -> None:
-    from crossrank.experiments.planning.plan import placements
+    from crossrank.experiments.planning.estimate import placements
 
     def tell(text: str) -> None:
         out.print(text, highlight=False, soft_wrap=True)

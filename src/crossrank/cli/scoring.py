@@ -87,7 +87,7 @@ def predict(
     """
     from crossrank.data.table import open_table
     from crossrank.runs import Run
-    from crossrank.serving.tables import predict_table
+    from crossrank.serving.scored_tables import predict_table
 
     opened, rows = Run.open(run), open_table(table, separator=separator, encoding=encoding, on_error=on_error)
     count = predict_table(opened, rows, into, column=column, calibrated=calibrated, overwrite=overwrite)

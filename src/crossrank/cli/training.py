@@ -28,7 +28,7 @@ from crossrank.cli.app import (
     table_of,
     talk,
 )
-from crossrank.cli.rows import (
+from crossrank.cli.given_rows import (
     LabelName,
     Positive,
     TestRows,

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossrank.data.cell_codes import CellCodes
-from crossrank.data.cells import pieces_of_series, pieces_of_value
 from crossrank.data.derived import rows_with_derived, with_derived
 from crossrank.data.encoder_files import description, load_encoder, save_encoder, tensors
 from crossrank.data.forking import use_polars
+from crossrank.data.multivalent_cells import pieces_of_series, pieces_of_value
 from crossrank.data.number_codes import NumberFloats, NumberSlots, NumberVocabulary
 from crossrank.data.numbers import Doubles, Where, in_data_frame, numbers_of_frame, numbers_of_rows
 from crossrank.data.on_demand import pl

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from crossrank.data.cells import pieces_of_series
 from crossrank.data.derived import chunk_with_derived
 from crossrank.data.encoder import Encoder
+from crossrank.data.multivalent_cells import pieces_of_series
 from crossrank.data.number_reader import NumberReader
 from crossrank.data.numbers import Doubles
 from crossrank.data.on_demand import pl

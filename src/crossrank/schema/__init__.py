@@ -1,7 +1,7 @@
 """What each column of a table means, and which slice of x0 it fills."""
 
 from crossrank.schema.columns import Categorical, Column, Multivalent, Numeric
-from crossrank.schema.cross import Cross
+from crossrank.schema.cross_column import Cross
 from crossrank.schema.dates import Date
 from crossrank.schema.label import Label, LabelKind
 from crossrank.schema.layout import Feature, InputLayout, Slot

@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 from crossrank.config import setting
 from crossrank.errors import SchemaError, listing
 from crossrank.schema.cells import DecimalMark, TableColumn
-from crossrank.schema.cross import Cross
+from crossrank.schema.cross_column import Cross
 from crossrank.schema.dates import NUMBERS, Date
 
 NUMBER_ENCODINGS = ("scalar", "values", "pieces", "missing")

@@ -24,7 +24,7 @@ from crossrank.schema.columns import (
     TableFeature,
     as_encoded,
 )
-from crossrank.schema.cross import Cross
+from crossrank.schema.cross_column import Cross
 from crossrank.schema.dates import NUMBERS, Date
 from crossrank.schema.label import Label
 

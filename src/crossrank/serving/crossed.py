@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork
-from crossrank.serving.polynomial import Affine, Sides, cross, thin
+from crossrank.serving.affine_layers import Affine, Sides, cross, thin
 
 
 class Crossing(NamedTuple):

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import DeepNetwork
-from crossrank.serving.polynomial import Sides
-from crossrank.serving.products import Dense, dots, dots_of_each
+from crossrank.serving.affine_layers import Sides
+from crossrank.serving.multiplying import Dense, dots, dots_of_each
 
 
 class FirstOut:

@@ -19,9 +19,9 @@ from crossrank.runs import Run
 from crossrank.schema import LabelKind
 from crossrank.serving.bundle import COMPILED, GRAPH, ROWS, Bundle, is_bundle, write_manifest
 from crossrank.serving.compiled import compiled_answers, processor, write_compiled
-from crossrank.serving.packing import Precision, packed
+from crossrank.serving.made_up_rows import draw_rows
+from crossrank.serving.packed_tables import Precision, packed
 from crossrank.serving.parity import check_parity, measure_parity, parity_rows
-from crossrank.serving.rows import draw_rows
 from crossrank.serving.scorer import WARM_UP_ROWS, onnx_answers
 
 Format = Literal["onnx", "pt2"]

@@ -18,9 +18,9 @@ from crossrank.errors import listing
 from crossrank.models import Model
 from crossrank.models.base import LABEL_UNITS, Terms
 from crossrank.nn import Features
-from crossrank.serving.cells import SharedCells
+from crossrank.serving.affine_layers import Sides
+from crossrank.serving.cross_cells import SharedCells
 from crossrank.serving.lookup import Lookup
-from crossrank.serving.polynomial import Sides
 from crossrank.serving.sides import Joiner
 from crossrank.serving.splitting import Split, can_split
 from crossrank.serving.threads import parts_for, side_by_side

@@ -22,7 +22,7 @@ from crossrank.data.rows import SCORING_ROWS, EncodedRows
 from crossrank.errors import BundleError
 from crossrank.evaluation.evaluate import encoded_rows
 from crossrank.runs import Run
-from crossrank.serving.rows import draw_rows
+from crossrank.serving.made_up_rows import draw_rows
 
 Doubles: TypeAlias = NDArray[np.float64]
 MOST_ROWS, DRAWN_ROWS = SCORING_ROWS, 1024

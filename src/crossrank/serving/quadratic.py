@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from crossrank.nn import DeepNetwork
+from crossrank.serving.affine_layers import Sides
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.polynomial import Sides
 
 
 class _Request(NamedTuple):

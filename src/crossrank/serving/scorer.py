@@ -17,7 +17,7 @@ from crossrank.errors import BundleError, needed
 from crossrank.folders import recover
 from crossrank.schema import Feature, Label, Schema
 from crossrank.serving.bundle import EXPORT_AGAIN, Bundle, is_bundle, is_compiled
-from crossrank.serving.rows import draw_rows
+from crossrank.serving.made_up_rows import draw_rows
 
 if TYPE_CHECKING:
     from crossrank.runs import Run

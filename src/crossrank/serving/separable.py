@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
+from crossrank.serving.affine_layers import Affine, Sides, cross
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.polynomial import Affine, Sides, cross
-from crossrank.serving.products import Dense, dots_of_each
+from crossrank.serving.multiplying import Dense, dots_of_each
 
 
 class _Layer(NamedTuple):

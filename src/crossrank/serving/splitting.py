@@ -8,7 +8,7 @@ rows that c multiplies; w is the head over a network, β = b + 1 a layer's bias 
     second layer   P x1 = P[:, C] (c ⊙ (p + 1)) + M(c) v + P[:, I] x1[I]        M(c) = P[:, C] diag(c) W[C, I]
 
 Deep networks: :mod:`crossrank.serving.deep_terms`. Two affine layers need no vector as wide as x0:
-:mod:`crossrank.serving.polynomial`. Where the context never sees the item, no layer does:
+:mod:`crossrank.serving.affine_layers`. Where the context never sees the item, no layer does:
 :mod:`crossrank.serving.separable`. All of it is exact; only the order of the sums differs from the plain model's. A
 layer says how it is taken apart by ``project``, ``mix`` and ``spread`` (:class:`crossrank.nn.BaseCrossLayer`). What is
 known of an item is one row: v, then the columns of each term.
@@ -30,11 +30,11 @@ from torch import Tensor
 from crossrank.data.rows import Positions
 from crossrank.models.base import Terms
 from crossrank.nn import CrossNetwork
+from crossrank.serving.affine_layers import Polynomial, Sides, Unexpanded, is_polynomial
 from crossrank.serving.crossed import Crossed
 from crossrank.serving.deep_terms import Deep
 from crossrank.serving.fused import Kernels, kernels
-from crossrank.serving.polynomial import Polynomial, Sides, Unexpanded, is_polynomial
-from crossrank.serving.products import dots_of_each
+from crossrank.serving.multiplying import dots_of_each
 from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 from crossrank.serving.stacked import AffineStacked, Stacked

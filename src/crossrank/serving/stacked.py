@@ -1,7 +1,7 @@
 """Cross networks below a deep network.
 
 Of one or two affine layers the context's elements are affine in what is left of an item. With ``A s = W0[:, I] v`` as
-in :mod:`crossrank.serving.polynomial`, β = b + 1 of the first layer, and y = x1[I]::
+in :mod:`crossrank.serving.affine_layers`, β = b + 1 of the first layer, and y = x1[I]::
 
     y     = v ⊙ (p + A s)[I]                                     p = β + W0[:, C] c
     x1[C] = k + S s                                              k = c ⊙ p[C],  S = diag(c) A[C]
@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
+from crossrank.serving.affine_layers import Affine, Sides, cross, thin
 from crossrank.serving.crossed import Crossed, Crossing
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.polynomial import Affine, Sides, cross, thin
-from crossrank.serving.products import Dense
+from crossrank.serving.multiplying import Dense
 
 
 class Stacked:

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from crossrank.nn import FeatureEmbedding
-from crossrank.training.rows import Spread, put, sums_at
 from crossrank.training.rule import Moved, Rate, UpdateRule
+from crossrank.training.table_rows import Spread, put, sums_at
 
 ROWS_AT_ONCE = 2**18  # brought up to date together: what that needs besides the table must stay small
 

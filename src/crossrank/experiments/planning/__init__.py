@@ -17,7 +17,7 @@ No table is ever made: a model of a billion embedding rows is built on torch's m
 
 from crossrank.experiments.planning.calibrate import calibrate
 from crossrank.experiments.planning.cluster import Cluster
-from crossrank.experiments.planning.plan import Memory, Plan, StepTime, make_plan
+from crossrank.experiments.planning.estimate import Memory, Plan, StepTime, make_plan
 from crossrank.experiments.planning.rates import DEVICES, LINKS, RATES_FILE, Device, Link, find_device
 from crossrank.experiments.planning.workload import Table, Workload, planned_features
 

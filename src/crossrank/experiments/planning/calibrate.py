@@ -28,7 +28,7 @@ from crossrank.data.rows import LabeledRows
 from crossrank.errors import quietly
 from crossrank.experiments.bench import FEATURES
 from crossrank.experiments.planning.cluster import Cluster
-from crossrank.experiments.planning.plan import EXCHANGES, make_plan
+from crossrank.experiments.planning.estimate import EXCHANGES, make_plan
 from crossrank.experiments.planning.rates import DEVICES, RATES_FILE, Device, write_rates
 from crossrank.experiments.planning.workload import Workload, row_traffic
 from crossrank.experiments.processes import torch_threads

@@ -9,7 +9,7 @@ from pathlib import Path
 from crossrank.errors import ConfigError
 from crossrank.experiments.figures import Figure, check_plots, save_figure
 from crossrank.experiments.planning.cluster import Cluster
-from crossrank.experiments.planning.plan import Plan, make_plan
+from crossrank.experiments.planning.estimate import Plan, make_plan
 from crossrank.experiments.planning.workload import Workload
 
 COLORS = {

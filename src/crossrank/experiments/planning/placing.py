@@ -61,7 +61,7 @@ def place(workload: Workload, cluster: Cluster, batch_size: int) -> list[Part]:
 
 def _ask_torchrec(workload: Workload, cluster: Cluster, batch_size: int) -> list[Part]:
     from crossrank.training.distributed.placement import asked_for, plan_ahead, specs, tell
-    from crossrank.training.distributed.tables import ShardedEmbedding
+    from crossrank.training.distributed.sharded_tables import ShardedEmbedding
 
     model, tables = workload.model, {table.name: table for table in workload.tables}
     names = {table.name: table.feature for table in workload.tables}

@@ -36,7 +36,7 @@ from crossrank.training.distributed.exchange import Exchange
 from crossrank.training.distributed.model import ShardedModel, SharedSplit, interleaved
 from crossrank.training.distributed.optimizer import DistributedOptimizer
 from crossrank.training.distributed.placement import asked_for, plan, specs, tell
-from crossrank.training.distributed.tables import RowSharder, Shard, ShardedEmbedding
+from crossrank.training.distributed.sharded_tables import RowSharder, Shard, ShardedEmbedding
 from crossrank.training.distributed.world import World
 from crossrank.training.engine import SingleEngine
 from crossrank.training.lazy import LazyTable

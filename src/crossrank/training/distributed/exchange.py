@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from crossrank.training.distributed.tables import RowLookup
+from crossrank.training.distributed.sharded_tables import RowLookup
 from crossrank.training.distributed.world import World
 
 Slot = tuple[str, int, int]  # columns of a table: its name, the first one, how many

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crossrank.training.distributed.tables import RowLookup
+from crossrank.training.distributed.sharded_tables import RowLookup
 from crossrank.training.distributed.world import World
 from crossrank.training.lazy import LazyTable, LazyTables
 from crossrank.training.optimizer import Optimizer

@@ -20,7 +20,7 @@ from torchrec.distributed.types import ShardingPlan
 
 from crossrank.errors import ConfigError, did_you_mean, first_line, listing
 from crossrank.models.build import memory
-from crossrank.training.distributed.tables import RowSharder
+from crossrank.training.distributed.sharded_tables import RowSharder
 from crossrank.training.distributed.world import World
 
 NUMBERS_KEPT = 5  # for each weight of a table: itself, m, v, its average, and the best one so far

@@ -8,10 +8,10 @@ import torch
 from untrained import Untrained
 
 from crossrank.nn import FeatureEmbedding
-from crossrank.serving import products
+from crossrank.serving import multiplying
 from crossrank.serving.lookup import Lookup
+from crossrank.serving.multiplying import Dense, bilinear, dots_of_each, matvecs
 from crossrank.serving.pairing import KnownItems
-from crossrank.serving.products import Dense, bilinear, dots_of_each, matvecs
 from crossrank.serving.ranker import FEW, _best
 from crossrank.serving.threads import SMALL, threads_for
 
@@ -36,7 +36,7 @@ def test_few_products_take_the_caller_s_thread_and_many_take_all(two_threads) ->
 @torch.no_grad()
 def test_a_dense_layer_is_the_plain_product(shape, with_bias, dtype, most, few, monkeypatch) -> None:
     if not few:
-        monkeypatch.setattr(products, "FEW", -1)
+        monkeypatch.setattr(multiplying, "FEW", -1)
     torch.manual_seed(0)
     rows, weight, bias = (torch.randn(size).to(getattr(torch, dtype)) for size in (shape, (4, 5), (4,)))
     expected = rows.double() @ weight.double().T + (bias.double() if with_bias else 0)

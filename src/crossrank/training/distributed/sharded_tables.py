@@ -20,8 +20,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, Sha
 
 from crossrank.nn import FeatureEmbedding, Features
 from crossrank.training.lazy import LazyTable, Reads
-from crossrank.training.rows import Spread
 from crossrank.training.rule import UpdateRule
+from crossrank.training.table_rows import Spread
 
 SHARDED = (ShardingType.TABLE_WISE, ShardingType.ROW_WISE, ShardingType.COLUMN_WISE)
 

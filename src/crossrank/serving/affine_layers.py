@@ -28,7 +28,7 @@ from torch import Tensor
 
 from crossrank.nn import CrossNetwork
 from crossrank.serving.fused import Kernels, kernels
-from crossrank.serving.products import Array, Dense, bilinear, dots, dots_of_each, matvecs
+from crossrank.serving.multiplying import Array, Dense, bilinear, dots, dots_of_each, matvecs
 from crossrank.serving.threads import READ, threads_for
 
 

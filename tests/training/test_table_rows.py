@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from crossrank.training import rows as rows_module
-from crossrank.training.rows import Spread, put, sums_at
+from crossrank.training import table_rows
+from crossrank.training.table_rows import Spread, put, sums_at
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -24,7 +24,7 @@ def test_put_writes_these_rows_and_no_others(dtype, count, width) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("count", "length"), [(5, 0), (5, 1), (6, 40)])
 def test_the_sum_at_each_place_is_that_of_a_loop(monkeypatch, largest, dtype, count, length) -> None:
-    monkeypatch.setattr(rows_module, "NUM_SHORT", largest)
+    monkeypatch.setattr(table_rows, "NUM_SHORT", largest)
     places, values = torch.randint(0, count, (length,)), torch.randn(length, 3, dtype=dtype)
     expected = torch.zeros(count, 3, dtype=dtype)
     for place, value in zip(places, values, strict=True):
