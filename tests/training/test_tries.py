@@ -15,7 +15,7 @@ from crossrank.data.prepare import prepare
 from crossrank.data.splits import SplitSettings
 from crossrank.reports import write_report
 from crossrank.schema import Categorical, Label, Schema
-from crossrank.training import train_seeds
+from crossrank.training import train_seeds, tries
 from crossrank.training.settings import TrainingSettings
 from crossrank.training.tries import regress, try_all, worthwhile
 
@@ -93,6 +93,29 @@ def test_a_training_that_was_tried_is_the_first_member_of_the_ensemble(
     run = cr.train(repeating, into=tmp_path / "run", config=config, seed=5, progress=False, on_evaluation=look)
     assert [one["seed"] for one in run.report["training"]["members"]] == [15, 16, 17]
     assert len(trainings) == 1 + len(run.report["memory"]) + 2
+
+
+@pytest.mark.parametrize("gain", [1.0, -1.0])
+def test_with_all_statistics_more_dropout_of_vectors_is_tried(
+    repeating: EncodedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gain: float
+) -> None:
+    gains = iter([1.0, -1.0, gain])  # of pairs, single columns too, and more dropout
+    monkeypatch.setattr(tries, "mean_and_error", lambda *_: (next(gains), 0.0))
+    run = cr.train(repeating, into=tmp_path / "run", config=FAST, progress=False)
+    pairs, both, dropped = run.report["memory"]
+    kept, dropout = (dropped, tries.DROPPED) if gain > 0 else (pairs, 0.2)
+    assert both["of"] == dropped["of"] and dropped["dropout"] == tries.DROPPED
+    assert [list(one.of) for one in run.schema.crosses] == kept["of"]
+    assert run.config["model"]["embedding"]["dropout"] == dropout
+    assert run.config["model"]["embedding"]["dim"] == 4  # what was written stays
+    assert f"embedding dropout {tries.DROPPED}" in write_report(run).read_text(encoding="utf-8")
+
+
+def test_a_dropout_that_was_written_stays(repeating: EncodedDataset, tmp_path: Path) -> None:
+    config = {**FAST, "model": {**FAST["model"], "embedding": {"dim": 4, "dropout": 0.1}}}
+    run = cr.train(repeating, into=tmp_path / "run", config=config, progress=False)
+    assert run.schema.crosses and not any("dropout" in one for one in run.report["memory"])
+    assert run.config["model"]["embedding"]["dropout"] == 0.1
 
 
 def test_it_can_be_left_out(repeating: EncodedDataset, tmp_path: Path) -> None:

@@ -242,9 +242,10 @@ def _say_filled_in(given: dict[str, Any], config: dict[str, Any]) -> None:
 
 def _say_tries(report: dict[str, Any]) -> None:
     """Tell what became of variants and of memories of pairs of columns that were tried."""
-    memories = [[" x ".join(columns) for columns in one["of"]] for one in report.get("memory", [])]
     names = [one["what"] for one in report.get("variants", [])]
-    names += [f"memory of {listing(of, most=3)}" for of in memories]
+    for one in report.get("memory", []):
+        dropout = f", embedding dropout {one['dropout']}" if "dropout" in one else ""
+        names.append(f"memory of {listing([' x '.join(columns) for columns in one['of']], most=3)}{dropout}")
     for name, one in zip(names, [*report.get("variants", []), *report.get("memory", [])], strict=True):
         verdict = "kept" if one["pays"] else "left out"
         say(f"{name}: gained {one['gain']:.4f} ± {one['error']:.4f} on the validation rows, {verdict}")

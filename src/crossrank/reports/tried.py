@@ -10,9 +10,14 @@ from crossrank.runs import Run
 
 def tries(run: Run) -> Markup:
     """What variants and memories of pairs and columns gained that training tried by itself."""
-    memories = [{**one, "what": ", ".join(map(" x ".join, one["of"]))} for one in run.report.get("memory", [])]
+    memories = [{**one, "what": _memory(one)} for one in run.report.get("memory", [])]
     variants = _tried("Variants", "These variants", run.report.get("variants", []))
     return Markup(variants + _tried("Memory", "Statistics of these pairs and columns", memories))
+
+
+def _memory(tried: dict[str, Any]) -> str:
+    dropout = [f"embedding dropout {tried['dropout']}"] if "dropout" in tried else []
+    return ", ".join([*map(" x ".join, tried["of"]), *dropout])
 
 
 def _tried(title: str, what: str, tried: list[dict[str, Any]]) -> Markup:

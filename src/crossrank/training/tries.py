@@ -9,7 +9,9 @@
    pair's gain (:mod:`crossrank.evaluation.missed`). The best pairs join the regression, and triples that extend them
    are looked at in the same way. Where no pair gains anything, that is all.
 2. Whether they do is found in the validation rows: a model is trained without, one with statistics of these pairs and
-   triples, and if that is better, one with statistics of single columns too.
+   triples, and if that is better, one with statistics of single columns too, and one with all these and most elements
+   of the vectors of ids dropped: ids are learned by heart in two or three passes, in which a network does not make the
+   most of statistics, and those of single columns can stand in for them.
 
 What is tried is kept where it takes more than a standard error off the loss of a validation row.
 """
@@ -48,6 +50,7 @@ MOST_PAIRS, MOST_TRIPLES = 20, 10
 LEAST_GAIN, CERTAIN = 2e-4, 2.0  # of the loss of a row; standard errors
 MOST_ORDERED = 34  # ids of a numeric column that is joined to pairs, as categorical ones are
 FEWEST_VALUES = 20  # of a single column: fewer are learned well enough by themselves
+DROPPED = 0.9  # of the vectors of ids
 RIDGE, STEPS = 10.0, 12
 
 
@@ -136,11 +139,17 @@ def try_all(
         if several and best.dataset is not dataset:
             several, single = worthwhile(best.dataset)
     base, model = best.dataset, best.model
-    for name, crosses in (("pairs", several), ("all", [*several, *single])) if several else ():
-        data = add_crosses(base, crosses, place / f"{name}.dataset", overwrite=True)
-        arm = train(name, data, model)
-        best = better(best, arm, "memory", of=[list(one.of) for one in crosses])
-        if best is not arm:
+    memories: list[tuple[str, list[Cross], dict[str, float]]]
+    memories = [("pairs", several, {}), ("all", [*several, *single], {})]
+    if _has_open_dropout(best, config):
+        memories.append(("dropout", [*several, *single], {"dropout": DROPPED}))
+    for name, crosses, more in memories if several else ():
+        if not more:  # which is of the same statistics as the one before
+            data = add_crosses(base, crosses, place / f"{name}.dataset", overwrite=True)
+        vectors = {"embedding": {**_embedding(config), **more}} if more else {}
+        arm = train(name, data, model | vectors)
+        best = better(best, arm, "memory", of=[list(one.of) for one in crosses], **more)
+        if best.dataset is base:  # without pairs nothing more is tried
             break
     return Tried(best, about)
 
@@ -157,6 +166,17 @@ def _is_open(arm: Arm, config: Config | Mapping[str, Any]) -> bool:
     """Whether nobody said that a model is to be parallel."""
     said = isinstance(config, Config) or "structure" in config.get("model", {})
     return not said and arm.run.config["model"].get("structure") == "parallel"
+
+
+def _has_open_dropout(arm: Arm, config: Config | Mapping[str, Any]) -> bool:
+    """Whether vectors of ids have a dropout that nobody wrote."""
+    said = isinstance(config, Config) or "dropout" in _embedding(config)
+    return not said and arm.run.config["model"].get("embedding", {}).get("dropout", 0) > 0
+
+
+def _embedding(config: Config | Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was written of the vectors of ids."""
+    return {} if isinstance(config, Config) else config.get("model", {}).get("embedding", {})
 
 
 def finish_tried(found: Tried, run: Planned, folder: Path, *, test: bool) -> None:
