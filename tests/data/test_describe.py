@@ -126,11 +126,11 @@ def test_a_table_without_a_label_is_described_all_the_same(frame, names) -> None
 
 def test_vectors_weights_and_groups_are_shown_though_they_are_no_features(frame) -> None:
     odd = frame.with_columns(
-        vector=pl.concat_list("price", "price"), weight=pl.lit(1.0), qid=pl.Series([i // 4 for i in range(4000)])
+        vector=pl.concat_list("price", "price"), sample_weight=pl.lit(1.0), qid=pl.Series([i // 4 for i in range(4000)])
     )
     columns = by_name(describe(odd, label="click"))
-    kinds = {name: columns[name].kind for name in ("vector", "weight", "qid")}
-    assert kinds == {"vector": "left out", "weight": "weight", "qid": "group"}
+    kinds = {name: columns[name].kind for name in ("vector", "sample_weight", "qid")}
+    assert kinds == {"vector": "left out", "sample_weight": "weight", "qid": "group"}
     assert columns["vector"].distinct is None and columns["qid"].distinct == 1000
 
 

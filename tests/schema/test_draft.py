@@ -51,20 +51,20 @@ def test_weight_and_group_are_recognised_and_are_no_features():
     table = {
         "Query_ID": ["q1", "q1", "q2"],
         "session_id": ["s1", "s1", "s2"],
-        "weight": ["1", "0.5", "2"],
+        "sample_weight": ["1", "0.5", "2"],
         "a": ["x", "y", "x"],
         "click": [0, 1, 0],
     }
     schema = draft_schema(table).schema
-    assert (schema.weight, schema.group) == ("weight", "Query_ID")
+    assert (schema.weight, schema.group) == ("sample_weight", "Query_ID")
     assert schema.names == ("session_id", "a")
 
 
 def test_a_weight_must_weigh_and_a_group_must_group():
-    table = {"weight": ["light", "heavy", "light"], "request_id": ["r1", "r2", "r3"], "click": [0, 1, 0]}
+    table = {"sample_weight": ["light", "heavy", "light"], "request_id": ["r1", "r2", "r3"], "click": [0, 1, 0]}
     schema = draft_schema(table).schema
     assert schema.weight is None and schema.group is None
-    assert schema.names == ("weight", "request_id")
+    assert schema.names == ("sample_weight", "request_id")
     for weights in ([-1, -2, 1], [None, None, 1]):
         assert draft_schema({"sample_weight": weights, "click": [0, 1, 0]}).weight is None
 
@@ -133,7 +133,15 @@ def test_a_number_that_may_be_a_class_is_noted():
 @pytest.mark.parametrize("bad", [-1, None, "nan", "unknown"])
 def test_a_weight_stays_one_where_a_few_rows_have_none(bad):
     weights = [bad if i == 5 else 1.5 for i in range(ROWS)]
-    assert draft_schema({"weight": weights, "a": ["x", "y"] * 200, "click": [0, 1] * 200}).weight == "weight"
+    table = {"sample_weight": weights, "a": ["x", "y"] * 200, "click": [0, 1] * 200}
+    assert draft_schema(table).weight == "sample_weight"
+
+
+def test_the_weight_of_a_person_is_a_feature_and_what_to_do_if_it_is_not_one_is_said() -> None:
+    kilograms = [50 + i % 37 + 0.5 for i in range(ROWS)]
+    draft = draft_schema({"Weight": kilograms, "a": ["x", "y"] * 200, "click": [0, 1] * 200})
+    assert draft.weight is None and draft.schema.names == ("Weight", "a")
+    assert len(draft.notes) == 1 and "call it sample_weight, or write" in draft.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +208,7 @@ def test_a_draft_tells_its_columns_what_is_missing_what_is_left_out_and_why():
     table = {
         "user": [f"u{i % 9}" for i in range(ROWS)],
         "price": ["NA" if i == 3 else f"{i % 97}.5" for i in range(ROWS)],
-        "weight": [1.0] * ROWS,
+        "sample_weight": [1.0] * ROWS,
         "key": [f"k{i}" for i in range(ROWS)],
         "still": ["x"] * ROWS,
         "y": ["free", "paid"] * (ROWS // 2),
@@ -209,7 +217,7 @@ def test_a_draft_tells_its_columns_what_is_missing_what_is_left_out_and_why():
     assert lines == [
         "  categorical: user",
         "  numeric: price (missing: 'NA')",
-        "  weight of each row: weight",
+        "  weight of each row: sample_weight",
         "  left out: key (never repeats), still (one value only)",
     ]
     assert note.startswith("note: label 'y' has the two values")

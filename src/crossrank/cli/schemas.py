@@ -62,8 +62,8 @@ def _draft(table: Table, label: str | None, into: Path | None, *, overwrite: boo
     from crossrank.data.drafting import draft_table
     from crossrank.files import write_text, writing
     from crossrank.folders import locked
-    from crossrank.schema.draft import reason
     from crossrank.schema.infer import read_columns
+    from crossrank.schema.reasons import reason
 
     if into is not None and into.exists() and not overwrite:
         raise ConfigError(f"{into} must not exist yet; it does.", hint="Choose another name, or pass --overwrite.")

@@ -6,7 +6,7 @@ A column becomes
   where it has two values (0 and 1, true and false, or two texts or whole numbers, of which the positive one counts as
   1: the given one; the other one of no, not …, false, negative or off; else the second in their order), classes where
   it has more texts, at most 100 that repeat, and none is missing or it was named, and a number otherwise;
-- the weight: sample_weight or weight, if most rows have a number that is not negative;
+- the weight: sample_weight, if most rows have a number that is not negative; weight may be that of a person or a car;
 - the group: query_id, qid, session_id, request_id or group, if some value repeats; it is then not a feature;
 - nothing, where it names each row's split: the given name, or ``split`` if it says train, valid or test in every row;
 - a feature, or nothing, as :mod:`crossrank.schema.infer` says.
@@ -22,10 +22,9 @@ from itertools import islice
 from typing import Any
 
 from crossrank.errors import SchemaError, did_you_mean, listing
-from crossrank.schema.cells import plain_number
 from crossrank.schema.codes import few
-from crossrank.schema.columns import Multivalent, Numeric, TableFeature
-from crossrank.schema.dates import DAY, Date, TimeRange, readable_times
+from crossrank.schema.columns import Numeric, TableFeature
+from crossrank.schema.dates import Date, TimeRange, readable_times
 from crossrank.schema.infer import (
     WRITTEN_NUMBER,
     date_note,
@@ -37,11 +36,12 @@ from crossrank.schema.infer import (
     read_columns,
 )
 from crossrank.schema.label import Label
+from crossrank.schema.reasons import details
 from crossrank.schema.schema import Schema
 from crossrank.schema.split_names import find_split
 
 LABEL_NAMES = ("label", "click", "clicked", "is_click", "target", "y")
-WEIGHT_NAMES = ("sample_weight", "weight")
+WEIGHT_NAME = "sample_weight"
 GROUP_NAMES = ("query_id", "qid", "session_id", "request_id", "group")
 MOST_CLASSES = 100
 BOOLEANS = {"true": 1, "false": 0}
@@ -89,38 +89,6 @@ class Draft:
         return self
 
 
-def details(column: TableFeature) -> list[str]:
-    """What a person should know of a drafted column besides its kind."""
-    found = []
-    if isinstance(column, Date):
-        found = [f"format {column.format}", ", ".join(column.parts)]
-    if isinstance(column, Numeric) and column.decimal is not None:
-        found = [f"decimal mark '{column.decimal}'"]
-    return [*found, *([f"missing: {listing(column.missing)}"] if column.missing else [])]
-
-
-def reason(column: TableFeature, cells: Iterable[Any]) -> str:
-    """Why a column was drafted as it was, from its first cells."""
-    values = [cell for cell in cells if cell is not None and not (isinstance(cell, str) and is_marker(cell))]
-    more = details(column)
-    if isinstance(column, Date):
-        times = sorted(readable_times(values, column))
-        return "; ".join(["dates" if all(time % DAY == 0 for time in times) else "times", *more])
-    if isinstance(column, Numeric):
-        mark = column.decimal
-        numbers = numbers_of([plain_number(one, mark) if mark and isinstance(one, str) else one for one in values])
-        made = ["skewed, so its logarithm"] if column.log_shift is not None else []
-        made += ["few, so an id for each"] if "values" in column.encodings else []
-        return "; ".join([f"numbers from {min(numbers):,.10g} to {max(numbers):,.10g}", *made, *more])
-    if isinstance(column, Multivalent):
-        parted = f", parted by '{column.separator}'" if any(isinstance(value, str) for value in values) else ""
-        return "; ".join([f"several values in a cell{parted}", *more])
-    distinct = len({str(value) for value in values})
-    codes = "whole numbers, taken for codes" if numbers_of(values) else "texts"
-    rare = ["many are seen once"] if column.min_count > 1 else []
-    return "; ".join([f"{distinct:,} different {codes}", *rare, *more])
-
-
 def draft_schema(
     table: Any, *, label: str | None = None, positive: str | None = None, split: str | None = None
 ) -> Draft:
@@ -147,12 +115,12 @@ def draft_schema(
     columns = read_columns(table)
     target, note = _target(columns, label, positive)
     others = {name: cells for name, cells in columns.items() if name not in target.inputs}
-    weight = next((name for name in _named(others, WEIGHT_NAMES) if _is_weight(others[name])), None)
+    weight = next((name for name in _named(others, [WEIGHT_NAME]) if _is_weight(others[name])), None)
     group = next((name for name in _named(others, GROUP_NAMES) if _repeats(others[name])), None)
     split = split or find_split(others)
     features = {name: cells for name, cells in others.items() if name not in (weight, group, split)}
     draft = _features(features, table, ordered=target.kind in ("binary", "real"))
-    notes = [note, *draft.notes] if note else draft.notes
+    notes = [one for one in (note, *draft.notes, *map(_weight_note, draft.features)) if one]
     left_out = ({split: "names the split"} if split in others else {}) | dict(draft.left_out)
     return dataclasses.replace(draft, label=target, weight=weight, group=group, notes=notes, left_out=left_out)
 
@@ -292,6 +260,15 @@ def _shown(numbers: list[float]) -> str:
 def _is_weight(cells: list[Any]) -> bool:
     """Whether most cells may be weights; the others are refused, with their places, when the table is read."""
     return 2 * sum(min(numbers_of([cell]), default=-1) >= 0 for cell in cells if cell is not None) > len(cells)
+
+
+def _weight_note(column: TableFeature) -> str:
+    if column.name.lower() != "weight" or not isinstance(column, Numeric):
+        return ""
+    return (
+        f"'{column.name}' is a feature. If it says how much each row counts, call it {WEIGHT_NAME}, or write "
+        f'"weight": "{column.name}" into the schema and take it out of the features.'
+    )
 
 
 def _repeats(cells: list[Any]) -> bool:
