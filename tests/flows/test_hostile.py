@@ -192,7 +192,7 @@ def test_numbers_of_commands_have_bounds(place, tmp_path) -> None:
 
 
 def test_rows_that_weigh_nothing_are_refused(clicks, tmp_path) -> None:
-    clicks.with_columns(weight=pl.lit(0.0)).write_csv(tmp_path / "zero.csv")
+    clicks.with_columns(sample_weight=pl.lit(0.0)).write_csv(tmp_path / "zero.csv")
     _, talk = crossrank("train", tmp_path / "zero.csv", "--label", "click", "--into", tmp_path / "run", *SMALL, code=2)
     assert "weigh" in talk
 
