@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
+ENVIRONMENT = {**os.environ, "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
 WITHOUT = importlib.util.find_spec("torchrec") is None
 NEEDS = [pytest.mark.slow, pytest.mark.skipif(WITHOUT, reason="TorchRec is installed by `make test-distributed`")]
 

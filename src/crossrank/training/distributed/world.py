@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import gc
 import importlib.util
 import os
 import sys
@@ -145,4 +146,5 @@ def joined(device: str) -> Iterator[World]:
         raise SystemExit(ALONE) from None
     finally:
         if not made:
+            gc.collect()  # what is in a circle and holds the group would let go of it, and its threads, when Python has ended
             dist.destroy_process_group()
