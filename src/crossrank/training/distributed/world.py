@@ -146,5 +146,5 @@ def joined(device: str) -> Iterator[World]:
         raise SystemExit(ALONE) from None
     finally:
         if not made:
-            gc.collect()  # what is in a circle and holds the group would let go of it, and its threads, when Python has ended
+            gc.collect()  # else circles hold the group, and threads of it, until after Python has ended: SIGABRT
             dist.destroy_process_group()
