@@ -204,9 +204,9 @@ class Pairing:
         if not (isinstance(known, KnownItems) and self.fuses(known)):
             return known
         width = sum(split.num_products for split in self.splits)
-        products = torch.from_numpy(np.empty((len(known), width), np.float32))  # in large pages
-        if not 0 < products.nbytes <= MOST_PRODUCTS:
+        if not 0 < 4 * len(known) * width <= MOST_PRODUCTS:
             return known
+        products = torch.from_numpy(np.empty((len(known), width), np.float32))  # in large pages
         for rows, part in zip(torch.split(known.rows, SCORING_ROWS), torch.split(products, SCORING_ROWS), strict=True):
             each = zip(self.splits, self.of_members(rows), strict=True)
             part.copy_(torch.cat([split.products(own) for split, own in each], dim=1))
