@@ -145,6 +145,8 @@ class Contest:
         if tuned:
             kind = f"tuned-{self.minutes:g}"
             search = self._ask(library, f"{table}.{library}.search-{self.minutes:g}", job | {"minutes": self.minutes})
+            if not search["settings"]:  # nothing better was found, and the trainings would be the same
+                return self.run(library, table, about, seed, tuned=False)
             job |= {"settings": search["settings"]}
         name = f"{table}.{library}.{kind}.{seed}"
         return {**self._ask(library, name, job), "answers": np.load(self.folder / f"{name}.npy")}
