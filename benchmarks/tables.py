@@ -3,6 +3,7 @@
     python benchmarks/tables.py                                    all tables, five seeds, defaults only
     python benchmarks/tables.py --minutes 10                       tuned too: ten minutes for each table and library
     python benchmarks/tables.py --tables adult flights --seeds 2
+    python benchmarks/tables.py --jobs 14                          on a machine with so many free cores
 
 Each library trains in a process and an environment of its own (made on first use under .bench/), on one thread, on the
 same training rows of the same csv file, and stops by the same validation rows. crossrank is given the file and the
@@ -22,6 +23,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,15 +142,18 @@ class Contest:
             result.write_text(done.stdout.splitlines()[-1] + "\n", encoding="utf-8")
         return json.loads(result.read_text(encoding="utf-8"))
 
+    def settings(self, library: str, table: str, about: dict[str, Any]) -> dict[str, Any]:
+        """What is better than the defaults; none where that was not found."""
+        job = {**about, "seed": 0, "minutes": self.minutes}
+        found: dict[str, Any] = self._ask(library, f"{table}.{library}.search-{self.minutes:g}", job)["settings"]
+        return found
+
     def run(self, library: str, table: str, about: dict[str, Any], seed: int, *, tuned: bool) -> dict[str, Any]:
-        """One training of one library."""
+        """One training of one library; without settings of its own, tuned is by default."""
         job, kind = {**about, "seed": seed}, "default"
-        if tuned:
+        if tuned and (settings := self.settings(library, table, about)):
             kind = f"tuned-{self.minutes:g}"
-            search = self._ask(library, f"{table}.{library}.search-{self.minutes:g}", job | {"minutes": self.minutes})
-            if not search["settings"]:  # nothing better was found, and the trainings would be the same
-                return self.run(library, table, about, seed, tuned=False)
-            job |= {"settings": search["settings"]}
+            job |= {"settings": settings}
         name = f"{table}.{library}.{kind}.{seed}"
         return {**self._ask(library, name, job), "answers": np.load(self.folder / f"{name}.npy")}
 
@@ -202,6 +208,7 @@ def main() -> None:
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=0.0, help="to look for settings; 0 for defaults only")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     parser.add_argument("--again", nargs="+", choices=LIBRARIES, default=[], help="forget what these did")
     parser.add_argument("--bench", type=Path, default=HERE.parent / ".bench")
     arguments = parser.parse_args()
@@ -213,8 +220,20 @@ def main() -> None:
     for library in arguments.again:
         for file in contest.folder.glob(f"*.{library}.*"):
             file.unlink()
-    for name in arguments.tables:
-        about = write_table(name, Path(data), tables)
+    abouts = {name: write_table(name, Path(data), tables) for name in arguments.tables}
+    for library in arguments.libraries:
+        contest.python(library)
+    each = [(library, *table) for table in abouts.items() for library in arguments.libraries]
+    with ThreadPoolExecutor(arguments.jobs) as pool:  # what is printed below is then finished
+        ahead = [pool.submit(contest.settings, *one) for one in each if arguments.minutes]
+        seeds = list(product(each, range(arguments.seeds)))
+        ahead += [pool.submit(contest.run, *one, seed, tuned=False) for one, seed in seeds]
+        for one in ahead:
+            one.result()
+        tuned = [pool.submit(contest.run, *one, seed, tuned=True) for one, seed in seeds if arguments.minutes]
+        for one in tuned:
+            one.result()
+    for name, about in abouts.items():
         kinds = [
             {
                 library + (", tuned" if tuned else ""): [
