@@ -177,10 +177,9 @@ class Polynomial:
             known.append(v * h)
         return torch.cat([*known, constant[:, None]], dim=1)
 
-    def parts(self, c: Array) -> Parts:
-        """(B, C) -> what does not depend on the item"""
+    def parts(self, c: Array, found: Array) -> Parts:
+        """(B, C), and what ``of_c`` makes of it, (B, R or D, R' or D, and 1) -> what does not depend on the item"""
         (stop_p, stop_g), width = self.ends, c.shape[1]
-        found = matvecs(self.of_c, c)  # (B, R or D, R' or D, and 1)
         projected, pulled = found[:, :stop_p], found[:, stop_p:stop_g]
         p = self.least_p + (matvecs(self.up, projected) if self.narrow_p else projected)  # (B, D)
         g = self.least_g + (matvecs(self.down, pulled) if self.narrow_g else pulled)  # (B, D)
@@ -196,10 +195,11 @@ class Polynomial:
         with threads_for(len(c) * len(self.a_context) * self.b_context.numel()):
             return self.to_middle(self.b_context * c[:, None])
 
-    def request(self, c: Tensor) -> _Request:
+    def request(self, c: Tensor, found: Array | None = None) -> _Request:
+        found = matvecs(self.of_c, c.numpy()) if found is None else found
         if self._kernels is not None and len(c) == 1:
-            return self._fused_request(c, self._kernels)
-        parts = self.parts(c.numpy())
+            return self._fused_request(c, found[0], self._kernels)
+        parts = self.parts(c.numpy(), found)
         of_v, phi = parts.g * parts.p, []
         for of_it, to in ((parts.of_s, self.to_s), (parts.of_t, self.to_t)):
             if to is not None:
@@ -210,10 +210,10 @@ class Polynomial:
         whole = np.concatenate([of_v, *phi, np.ones_like(of_v, shape=(len(c), 1))], axis=1)
         return _Request(torch.from_numpy(parts.constant), torch.from_numpy(whole), c, self.middle)
 
-    def _fused_request(self, c: Tensor, kernels: Kernels) -> _Request:
+    def _fused_request(self, c: Tensor, found: Array, kernels: Kernels) -> _Request:
         constant, phi = np.empty(1, np.float32), np.empty((1, 3 * len(self.sides.item) + 1), np.float32)
-        weights = self.of_c, self.least_p, self.least_g, self.a_context.numpy(), self.b_context.numpy()
-        kernels.request(c.numpy()[0], *weights, constant, phi[0])
+        weights = self.least_p, self.least_g, self.a_context.numpy(), self.b_context.numpy()
+        kernels.request(c.numpy()[0], found, *weights, constant, phi[0])
         return _Request(torch.from_numpy(constant), torch.from_numpy(phi), c, self.middle)
 
     def logits(self, request: _Request, v: Tensor, known: Tensor) -> Tensor:
@@ -282,8 +282,9 @@ class Unexpanded(Polynomial):
         known = [one for one, to in ((s, self.to_s), (t, self.to_t)) if to is not None]
         return torch.cat([*known, s @ self.a[self.sides.item].T, t @ self.b[self.sides.item].T], dim=1)
 
-    def request(self, c: Tensor) -> tuple[Parts, Tensor | None]:  # type: ignore[override]
-        return self.parts(c.numpy()), self.middle(c)
+    def request(self, c: Tensor, found: Array | None = None) -> tuple[Parts, Tensor | None]:  # type: ignore[override]
+        found = matvecs(self.of_c, c.numpy()) if found is None else found
+        return self.parts(c.numpy(), found), self.middle(c)
 
     def logits(self, request: tuple[Parts, Tensor | None], v: Tensor, known: Tensor) -> Tensor:  # type: ignore[override]
         item = self.sides.item

@@ -61,6 +61,7 @@ class Catalogue:
             else concatenate_encoded([one for one in known if isinstance(one, EncodedRows)])
         )
         self.known = pairing.with_products(joined)
+        pairing.know_values()
         self.place_of = {id_: place for place, id_ in enumerate(self.ids)}
         if len(self.place_of) < len(self.ids):
             twice = next(id_ for place, id_ in enumerate(self.ids) if self.place_of[id_] != place)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crossrank.nn import DeepNetwork
 from crossrank.serving.affine_layers import Sides
-from crossrank.serving.multiplying import Dense, dots, dots_of_each
+from crossrank.serving.multiplying import Array, Dense, dots, matvecs
 
 
 class FirstOut:
@@ -55,15 +55,16 @@ class Deep:
     def __init__(self, deep: DeepNetwork, head: Tensor, sides: Sides, precision: torch.dtype) -> None:
         self.deep = FirstOut(deep, head, precision)
         weight = self.deep.weight
-        self.of_context = weight[:, sides.context].contiguous()
+        self.of_c: Array = weight[:, sides.context].contiguous().numpy()
         self.of_item = weight[:, sides.item].contiguous()
         self.work = self.deep.work
 
     def item(self, v: Tensor) -> Tensor:
         return v @ self.of_item.T  # (N, H)
 
-    def request(self, c: Tensor) -> Tensor:
-        return dots_of_each(self.of_context[None], c) + self.deep.bias  # (B, H)
+    def request(self, c: Tensor, found: Array | None = None) -> Tensor:
+        found = matvecs(self.of_c, c.numpy()) if found is None else found
+        return torch.from_numpy(found) + self.deep.bias  # (B, H)
 
     def logits(self, request: Tensor, v: Tensor, known: Tensor) -> Tensor:
         return self.deep.rest(known + request[:, None])

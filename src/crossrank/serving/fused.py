@@ -18,6 +18,7 @@ VECTOR, MATRIX, PLACES = "float32[::1]", "float32[:,::1]", "int64[::1]"
 
 
 class Kernels(NamedTuple):
+    sums: Callable[..., None]
     request: Callable[..., None]
     gather: Callable[..., None]
 
@@ -36,23 +37,39 @@ def kernels() -> Kernels | None:
         return numba.njit(signature, **options)(function)
 
     return Kernels(
-        compiled(_request, VECTOR, MATRIX, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR),
+        compiled(_sums, PLACES, PLACES, PLACES, PLACES, PLACES, MATRIX, VECTOR, MATRIX, VECTOR),
+        compiled(_request, VECTOR, VECTOR, VECTOR, VECTOR, MATRIX, MATRIX, VECTOR, VECTOR),
         compiled(_gather, "int64", PLACES, MATRIX, MATRIX, VECTOR, VECTOR, VECTOR, MATRIX, VECTOR, MATRIX),
     )
 
 
+def _sums(
+    ids: NDArray[np.int64], starts: NDArray[np.int64], firsts: NDArray[np.int64], limits: NDArray[np.int64],
+    place_of: NDArray[np.int64], kept: Floats, c: Floats, of_each: Floats, found: Floats,
+) -> None:  # fmt: skip
+    """``Σ_j c_j of_each_j``; the share of a column whose id has a place stands there. The numbers have no ids."""
+    found[:] = 0
+    for k in range(len(ids)):
+        place = place_of[firsts[k] + ids[k]] if ids[k] < limits[k] else -1
+        if place >= 0:
+            own = kept[place]
+            for i in range(len(found)):
+                found[i] += own[i]
+        else:
+            for j in range(starts[k], starts[k + 1]):
+                for i in range(len(found)):
+                    found[i] += c[j] * of_each[j, i]
+    for j in range(starts[len(ids)], len(c)):
+        for i in range(len(found)):
+            found[i] += c[j] * of_each[j, i]
+
+
 def _request(
-    c: Floats, of_c: Floats, least_p: Floats, least_g: Floats, a: Floats, b: Floats,
+    c: Floats, found: Floats, least_p: Floats, least_g: Floats, a: Floats, b: Floats,
     constant: Floats, phi: Floats,
 ) -> None:  # fmt: skip
-    """``Polynomial.request`` of full layers: fills the last two."""
+    """``Polynomial.request`` of full layers, from what they make of c: fills the last two."""
     num_context, num_item, width = len(c), len(phi) // 3, len(least_p)
-    found = np.empty(2 * width + 1, np.float32)
-    for i in range(len(found)):
-        total = np.float32(0)
-        for j in range(num_context):
-            total += of_c[i, j] * c[j]
-        found[i] = total
     p, g = found[:width] + least_p, found[width : 2 * width] + least_g
     cp, cg = c * p[:num_context], c * g[:num_context]
     total = found[2 * width]

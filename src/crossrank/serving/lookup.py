@@ -36,6 +36,11 @@ class Lookup(NamedTuple):
         columns, each = np.repeat(np.arange(len(slots)), widths), np.repeat(widths, widths)
         return cls(embedding.weight.detach().numpy(), columns[single], each[single], starts, numbers)
 
+    def vectors(self, ids: Positions, places: slice) -> NDArray[Any]:
+        """The elements at these places, all of one column, for each of some ids: (N,) -> (N, places)."""
+        found: NDArray[Any] = self.weight[ids[:, None] * self.widths[places] + self.starts[places]]
+        return found
+
     def elements(self, rows: EncodedRows) -> Tensor:
         """(B, places), as ``embedding(rows.features())[:, places]``."""
         ids, numbers = rows.categorical.take(self.columns, axis=1), rows.numeric.take(self.numbers, axis=1)

@@ -20,9 +20,10 @@ from crossrank.models.base import LABEL_UNITS, Terms
 from crossrank.nn import Features
 from crossrank.serving.affine_layers import Sides
 from crossrank.serving.cross_cells import SharedCells
+from crossrank.serving.known_values import KnownValues
 from crossrank.serving.lookup import Lookup
 from crossrank.serving.sides import Joiner
-from crossrank.serving.splitting import Split, can_split
+from crossrank.serving.splitting import Shared, Split, can_split
 from crossrank.serving.threads import parts_for, side_by_side
 
 AGREEMENT = 1e-3  # of a logit, or of one where it is smaller; where a model's terms are not its logit, it is far more
@@ -31,6 +32,7 @@ FEW = 8  # items to compare
 CACHED = 2**19  # numbers of items' rows at a time and thread: they stay in the processor's cache
 MOST_REQUESTS, MOST_LOGITS = 16, 2**25  # at a time
 MOST_PRODUCTS = 2**29  # bytes of a catalogue
+MOST_VALUES = 2**28  # bytes of what is known of contexts' values
 CONTEXT, ITEM = 0, 1
 
 
@@ -106,10 +108,22 @@ class _Member:
             vectors = [tables[name][torch.from_numpy(ids.astype(np.int64))].numpy() for ids in cells.ids.T]
             self._vectors.append(np.concatenate([*vectors, cells.numbers], axis=1).astype(dtype))
         self._lookup = Lookup.of(model, self.places[CONTEXT]) if self.linear is None else None
+        self._known: KnownValues | None = None
+
+    def know_values(self, counts: Sequence[NDArray[np.int64]], memory: int) -> None:
+        """Find out what requests have in common, given how many training rows had each id of single values."""
+        if self._lookup is not None:
+            self._known = KnownValues.of(self.split.of_c, self._lookup, counts, memory)
 
     def context(self, rows: EncodedRows) -> Tensor:
         """The contexts' elements, as :meth:`half` has them."""
         return self.half(rows.features(), CONTEXT) if self._lookup is None else self._lookup.elements(rows)
+
+    def request(self, rows: EncodedRows) -> Shared:
+        """What is known of contexts before any item."""
+        c = self.context(rows)
+        known = self._known if len(rows) == 1 else None  # several are one product of matrices
+        return self.split.request(c, None if known is None else known.products(rows, c))
 
     def half(self, features: Features, side: int) -> Tensor:
         """One side's elements of x0, (N, C) or (N, I), and after them what a linear term makes of that side."""
@@ -216,7 +230,7 @@ class Pairing:
     def logits_at(self, contexts: EncodedRows, known: Known, places: Positions) -> Tensor:
         """``logits(contexts, known.take(places))``, where these fuse: (B, N)"""
         assert isinstance(known, KnownItems)
-        requests = [split.request(c) for split, c in zip(self.splits, self.contexts(contexts), strict=True)]
+        requests = self.requests(contexts)
         work = len(contexts) * len(places) * sum(split.work for split in self.splits)
 
         def score(piece: slice) -> Tensor:
@@ -243,8 +257,21 @@ class Pairing:
         rows = self.joiner.encoder.add_cells(contexts)
         return [member.context(rows) for member in self.members]
 
+    def requests(self, contexts: EncodedRows) -> list[Shared]:
+        """What each member of the model knows of contexts before any item."""
+        rows = self.joiner.encoder.add_cells(contexts)
+        return [member.request(rows) for member in self.members]
+
+    @torch.inference_mode()
+    def know_values(self) -> None:
+        """Spare requests the first products of their more frequent values, where memory allows."""
+        slots = self.model.layout.of_kind("categorical")
+        counts = [self.joiner.encoder.counts(slot.name) for slot in slots]
+        for member in self.members:
+            member.know_values(counts, MOST_VALUES // len(self.members))
+
     def _taken_apart(self, contexts: EncodedRows, known: KnownItems) -> Tensor:
-        requests = [split.request(c) for split, c in zip(self.splits, self.contexts(contexts), strict=True)]
+        requests = self.requests(contexts)
         finders = [cells.of_contexts(contexts.categorical, len(known)) for cells in self._shared]
         alone = len(contexts) == 1 and all(split.work for split in self.splits)
         work = len(known) * sum(split.work for split in self.splits) if alone else 0

@@ -46,7 +46,7 @@ class Pruning:
     def promising(self, context: EncodedRows, k: int, allowed: NDArray[np.bool_] | None) -> Positions:
         """The places of items that may be among the best k of those allowed, in order."""
         pairing, splits, rows = self.pairing, self.pairing.splits, self.known.rows
-        requests = [split.request(c) for split, c in zip(splits, pairing.contexts(context), strict=True)]
+        requests = pairing.requests(context)
 
         def multiply(start: int) -> Tensor:
             each = zip(splits, requests, pairing.of_members(rows[start : start + SCORING_ROWS]), strict=True)

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from crossrank.nn import CrossNetwork, DeepNetwork
 from crossrank.serving.affine_layers import Affine, Sides, cross
 from crossrank.serving.deep_terms import FirstOut
-from crossrank.serving.multiplying import Dense, dots_of_each
+from crossrank.serving.multiplying import Array, Dense, dots_of_each
 
 
 class _Layer(NamedTuple):
@@ -55,11 +56,16 @@ class Separable:
             known.append((v * self.head[1]) @ self.layers[-1].of_item)  # (N, I), h
         return torch.cat(known, dim=1)
 
-    def request(self, c: Tensor) -> _Request:
+    @property
+    def of_c(self) -> Array:
+        return self.layers[0].of_context.numpy()
+
+    def request(self, c: Tensor, found: Array | None = None) -> _Request:
         context, reads = c, []
-        for layer in self.layers:
-            every = dots_of_each(layer.of_context[None], context) + layer.bias
-            read, of_item = every.tensor_split([self.num_context], dim=1)
+        for number, layer in enumerate(self.layers):
+            every = torch.from_numpy(found) if number == 0 and found is not None else None
+            every = dots_of_each(layer.of_context[None], context) if every is None else every
+            read, of_item = (every + layer.bias).tensor_split([self.num_context], dim=1)
             reads.append(of_item)
             context = cross(c, read, context, layer.residual)
         return _Request(context, reads)
@@ -98,8 +104,13 @@ class SeparableStacked:
     def item(self, v: Tensor) -> Tensor:
         return torch.cat([one.item(v) for one in self.networks], dim=1)
 
-    def request(self, c: Tensor) -> tuple[list[_Request], Tensor]:
-        requests = [one.request(c) for one in self.networks]
+    @property
+    def of_c(self) -> Array:
+        return np.concatenate([one.of_c for one in self.networks])
+
+    def request(self, c: Tensor, found: Array | None = None) -> tuple[list[_Request], Tensor]:
+        each = [None] * len(self.networks) if found is None else np.split(found, len(self.networks), axis=1)
+        requests = [one.request(c, first) for one, first in zip(self.networks, each, strict=True)]
         context = torch.cat([one.context for one in requests], dim=1)
         return requests, dots_of_each(self.of_context[None], context) + self.deep.bias
 

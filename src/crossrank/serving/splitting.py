@@ -20,9 +20,11 @@ is linear in them, so that of [v; z] is that of [v; 0], known before, and z time
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -34,7 +36,7 @@ from crossrank.serving.affine_layers import Polynomial, Sides, Unexpanded, is_po
 from crossrank.serving.crossed import Crossed
 from crossrank.serving.deep_terms import Deep
 from crossrank.serving.fused import Kernels, kernels
-from crossrank.serving.multiplying import dots_of_each
+from crossrank.serving.multiplying import Array, dots_of_each
 from crossrank.serving.quadratic import Quadratic
 from crossrank.serving.separable import Separable, SeparableStacked, is_separable
 from crossrank.serving.stacked import AffineStacked, Stacked
@@ -47,14 +49,15 @@ class Term(Protocol):
     def item(self, v: Tensor) -> Tensor:
         """(N, I) -> (N, F), what is known of items before any request."""
 
-    def request(self, c: Tensor) -> Any:
-        """(B, C) -> what is known of B requests before any item."""
+    @property
+    def request(self) -> Callable[..., Any]:
+        """(B, C) -> what is known of B requests before any item; takes what ``of_c`` makes of c too, if it has one."""
 
     def logits(self, request: Any, v: Tensor, known: Tensor) -> Tensor:
         """B requests, v (B or 1, N, I), known (B or 1, N, F) -> (B, N); rows that are given once are for all."""
 
 
-class _Shared(NamedTuple):
+class Shared(NamedTuple):
     constant: Tensor  # (B, 1)
     states: list[Any]  # of the terms
     phi: Tensor | None = None  # (B, Σ widths), where all terms are inner products: one product with the whole row
@@ -99,24 +102,46 @@ class Split:
         whole = F.pad(v, (0, self.num_crossed))
         return torch.cat([v, *(term.item(whole) for term in self.terms), linear], dim=1)
 
-    def request(self, c: Tensor) -> _Shared:
-        """What is known of B requests, (B, C), after which is what a linear term makes of them."""
+    @cached_property
+    def _first(self) -> list[Array]:
+        """What each term multiplies contexts with before all else, (K, C); no rows where what it does first is another
+        thing.
+        """
+        nothing = np.empty((0, len(self.sides.context)), self.bias.numpy().dtype)
+        return [getattr(term, "of_c", nothing) for term in self.terms]
+
+    @property
+    def of_c(self) -> Array:
+        """These matrices, one below the other."""
+        return np.concatenate(self._first)
+
+    def request(self, c: Tensor, found: Array | None = None) -> Shared:
+        """What is known of B requests, (B, C), after which is what a linear term makes of them.
+
+        Args:
+            found: ``c @ of_c.T`` where it is known, (B, K).
+        """
         constant = self.bias.expand(len(c), 1)
         if self._linear:
             c, linear = torch.tensor_split(c, [len(self.sides.context)], dim=1)
             constant = constant + linear
-        states = [term.request(c) for term in self.terms]
+        if found is None:
+            states = [term.request(c) for term in self.terms]
+        else:
+            parts = np.split(found, np.cumsum([len(one) for one in self._first])[:-1], axis=1)
+            each = zip(self.terms, parts, strict=True)
+            states = [term.request(c, *([part] if part.size else [])) for term, part in each]
         if not self.inner_products:
-            return _Shared(constant, states)
+            return Shared(constant, states)
         for state in states:
             constant = constant + state.constant[:, None]
         if len(states) + self._linear == 1:
-            return _Shared(constant, states, states[0].phi)
+            return Shared(constant, states, states[0].phi)
         of_v, of_known = zip(*(state.phi.tensor_split([self.widths[0]], dim=1) for state in states), strict=True)
         phi = torch.cat([torch.stack(of_v).sum(dim=0), *of_known, c.new_ones(len(c), self._linear)], dim=1)
-        return _Shared(constant, states, phi)
+        return Shared(constant, states, phi)
 
-    def logits(self, request: _Shared, items: Tensor, crossed: Tensor | None = None) -> Tensor:
+    def logits(self, request: Shared, items: Tensor, crossed: Tensor | None = None) -> Tensor:
         """B requests, the rows of items, (N, Σ widths), and z where there is any, (B, N, Z) -> (B, N)"""
         if request.phi is not None:
             own, *rest, _ = torch.split(items, self.widths, dim=1)
@@ -153,7 +178,7 @@ class Split:
         return self.terms[0].products(v, known)  # type: ignore[attr-defined, no-any-return]
 
     def logits_at(
-        self, request: _Shared, rows: Tensor, places: Positions, products: Tensor | None = None, *, member: int = 0
+        self, request: Shared, rows: Tensor, places: Positions, products: Tensor | None = None, *, member: int = 0
     ) -> Tensor:
         """``logits(request, rows[places])`` by the kernels, (B, N); without :meth:`products` of one request.
 
@@ -180,7 +205,7 @@ class Split:
             logits += term.deep.after_first(hidden)  # type: ignore[attr-defined]
         return logits
 
-    def flat(self, request: _Shared, items: Tensor) -> Tensor:
+    def flat(self, request: Shared, items: Tensor) -> Tensor:
         """Where all terms are inner products, the logits less each tᵀ M(c) s: (N, Σ widths) -> (B, N)."""
         assert request.phi is not None
         return request.constant + dots_of_each(items[None], request.phi)
