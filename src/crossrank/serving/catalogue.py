@@ -97,7 +97,9 @@ class Catalogue:
             return np.array([self.place_of[id_] for id_ in ids], np.int64)
         except (KeyError, TypeError):
             unknown = next(id_ for id_ in ids if not _known(id_, self.place_of))
-            near = did_you_mean(str(unknown), map(str, self.ids)) if len(self) < 10_000 else ""
+            near = (
+                did_you_mean(str(unknown), map(str, self.ids)) if len(self) < 2_000 else ""
+            )  # of more it takes longer than a ranking
             raise DataError(f"A candidate must be an item of the catalogue; got {unknown!r}.", hint=near) from None
 
     def take(self, places: NDArray[np.int64]) -> Known:

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope
 from crossrank.data.picking import all_of
 from crossrank.serving.http.served import Row, Served
 
+IDS = frozenset({str, int})
 SCALARS = frozenset({str, int, float, bool, type(None)})
 MOST_OTHER_COLUMNS = 100  # which the model does not read
 BYTES_IN_FLIGHT = 2**28
@@ -108,12 +109,13 @@ def ranking_of(
     if items is not None and len(items) > most:
         raise RefusedError(413, f"A request must have at most {most:,} items; got {len(items):,}.")
     rows = items is not None and len(items) > 0 and isinstance(items[0], dict)
-    for place, item in enumerate(items or ()):
-        if rows:
+    if items and rows:
+        for place, item in enumerate(items):
             check_row(item, f"items[{place}]", model)
-        elif type(item) not in (str, int):
-            raise RefusedError(400, f"items[{place}] must be an id, as the first is; got {kind_of(item)}.")
-    if not isinstance(exclude, list) or (exclude and rows) or not all(type(one) in (str, int) for one in exclude):
+    elif items and not all_of(items, IDS):
+        place, item = next((place, item) for place, item in enumerate(items) if type(item) not in IDS)
+        raise RefusedError(400, f"items[{place}] must be an id, as the first is; got {kind_of(item)}.")
+    if not isinstance(exclude, list) or (exclude and rows) or not all_of(exclude, IDS):
         raise RefusedError(400, "exclude must be an array of ids, and goes with items that have one.")
     return context, items, k, exclude, explain
 

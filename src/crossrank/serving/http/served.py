@@ -92,13 +92,18 @@ class Served:
         """The best items of the catalogue, or of those named."""
         if self.ranker is None:
             raise DataError("Items are named by id where a catalogue is loaded; none is.", hint="Send them as objects.")
-        places = self.ranker.loaded.place_of
-        for place, id_ in enumerate(ids or ()):
-            if id_ not in places:
-                raise DataError(f"items[{place}] must be an item of the catalogue; got {str(id_)[:100]!r}.")
         if ids is not None and not ids:
             return []
-        found = self.ranker.rank(context, ids, k=k, exclude=exclude or None)
+        try:
+            found = self.ranker.rank(context, ids, k=k, exclude=exclude or None)
+        except DataError:
+            known = self.ranker.loaded.place_of
+            for place, id_ in enumerate(ids or ()):
+                if id_ not in known:
+                    raise DataError(
+                        f"items[{place}] must be an item of the catalogue; got {str(id_)[:100]!r}."
+                    ) from None
+            raise
         return [{"id": id_, "score": score} for id_, score in zip(found.ids, found.scores.tolist(), strict=True)]
 
     def item(self, id_: Any) -> Row:
