@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -223,16 +223,23 @@ def main() -> None:
     abouts = {name: write_table(name, Path(data), tables) for name in arguments.tables}
     for library in arguments.libraries:
         contest.python(library)
-    each = [(library, *table) for table in abouts.items() for library in arguments.libraries]
+    large_first = sorted(abouts.items(), key=lambda table: -sum(table[1]["rows"]))
+    each = [(library, *table) for table in large_first for library in arguments.libraries]
+
+    def train_tuned(one: tuple[str, str, dict[str, Any]], seed: int, search: Future[dict[str, Any]]) -> None:
+        if search.result():  # the trainings by default are there already
+            contest.run(*one, seed, tuned=True)
+
     with ThreadPoolExecutor(arguments.jobs) as pool:  # what is printed below is then finished
-        ahead = [pool.submit(contest.settings, *one) for one in each if arguments.minutes]
-        seeds = list(product(each, range(arguments.seeds)))
-        ahead += [pool.submit(contest.run, *one, seed, tuned=False) for one, seed in seeds]
-        for one in ahead:
-            one.result()
-        tuned = [pool.submit(contest.run, *one, seed, tuned=True) for one, seed in seeds if arguments.minutes]
-        for one in tuned:
-            one.result()
+        jobs: list[Future[Any]]
+        jobs = [
+            pool.submit(contest.run, *one, seed, tuned=False) for one, seed in product(each, range(arguments.seeds))
+        ]
+        for one in each if arguments.minutes else ():
+            search = pool.submit(contest.settings, *one)
+            jobs += [pool.submit(train_tuned, one, seed, search) for seed in range(arguments.seeds)]
+        for job in jobs:
+            job.result()
     for name, about in abouts.items():
         kinds = [
             {
