@@ -135,6 +135,30 @@ def test_amounts_of_any_shape_are_numeric(amount):
     assert isinstance(infer(draw(amount, rows=5000)), Numeric)
 
 
+def ids_of(things, *, seed):
+    """A name of each of some things from one space of ids, and how often each is: a few far more than others."""
+    names = random.Random(seed).sample(range(4_000, 312_000), things)
+    return lambda r: names[int(things * r.random() ** 3)]
+
+
+@pytest.mark.parametrize(
+    ("few", "kind"),
+    [
+        (ids_of(70, seed=1), Categorical),
+        (lambda r: int(4 * r.expovariate(1 / 400)) * 900, Numeric),  # round
+        (lambda r: 500_000 + 1_811 * r.randint(0, 90), Numeric),  # elsewhere
+        (lambda r: 20_000 + r.randint(0, 90), Numeric),  # close together
+    ],
+)
+def test_fewer_whole_numbers_are_codes_among_columns_of_names_from_one_space(few, kind):
+    table = {"role": draw(few, rows=5000), "click": [i % 2 for i in range(5000)]}
+    others = {name: draw(ids_of(things, seed=things), rows=5000) for name, things in (("who", 900), ("what", 1400))}
+    role, *names = draft_schema({**table, **others}).features
+    assert isinstance(role, kind) and all(isinstance(one, Categorical) for one in names)
+    one_of_them = {"who": others["who"]}
+    assert isinstance(draft_schema({**table, **one_of_them}).features[0], Numeric)
+
+
 def test_padded_whole_numbers_are_codes():
     assert isinstance(infer([f"{n:05d}" for n in draw(lambda r: r.randint(1, 150))]), Categorical)
 

@@ -12,6 +12,9 @@ which. So numbers are names where, the most frequent one left out (there are man
 - the rank correlation between the counts of neighbours is below 0.12;
 - no last digit is that of more than 15 % of them, nor of more frequent ones by three standard errors.
 
+Up to 256 are names too where they lie far apart, among the numbers of two columns of more such names, and no last digit
+is that of more of them than by chance: the departments and roles of a log of requests, from one space of ids.
+
 The bounds were set on the columns of whole numbers with so many values in R's collections of example data, 506 with 300
 rows or more. Names that are all about as frequent look like amounts by this.
 """
@@ -31,6 +34,7 @@ CODED = {"user", "item", "movie", "book", "product", "customer", "flight", "stor
 PADDED = re.compile(r"0\d+", re.ASCII)  # 007, a code and not a number
 FEWEST, SPREAD, ALIKE, DIGIT, CERTAIN = 256, 6.0, 0.12, 0.15, 3.0
 NAMED_SPREAD, APART, NUMBERED, OFTEN = 2.0, 20.0, 1.2, 2.5  # of numbers that lie as names do
+AROUND = 0.9  # of them
 
 
 def few(distinct: int, rows: int) -> bool:
@@ -73,6 +77,20 @@ def are_names(numbers: Sequence[float]) -> bool:
         len(one) <= DIGIT * len(ranks) and (fmean(one) - middle) * math.sqrt(len(one)) < CERTAIN * spread
         for one in digits.values()
     )
+
+
+def lie_apart(numbers: set[float]) -> bool:
+    """Whether different whole numbers are from a far wider range than they are many."""
+    return bool(numbers) and max(numbers) - min(numbers) >= APART * len(numbers)
+
+
+def are_among(numbers: set[float], names: Sequence[set[float]]) -> bool:
+    """Whether different whole numbers are names where others of the table are."""
+    around = [more for more in names if len(more) > FEWEST and lie_apart(more)]
+    around = [more for more in around if fmean(min(more) <= one <= max(more) for one in numbers) > AROUND]
+    most = max(Counter(abs(number) % 10 for number in numbers).values()) / len(numbers)
+    by_chance = 0.1 + CERTAIN * math.sqrt(0.09 / len(numbers))
+    return len(around) >= 2 and lie_apart(numbers) and most <= by_chance
 
 
 def _ranks(counts: Sequence[int]) -> list[float]:

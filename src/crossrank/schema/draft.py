@@ -27,6 +27,7 @@ from crossrank.schema.columns import Numeric, TableFeature
 from crossrank.schema.dates import Date, TimeRange, readable_times
 from crossrank.schema.infer import (
     WRITTEN_NUMBER,
+    as_names,
     date_note,
     draft_column,
     in_order,
@@ -133,6 +134,7 @@ def draft_features(table: Any, *, ordered: bool = False) -> Draft:
 def _features(columns: Mapping[str, list[Any]], table: Any, *, ordered: bool) -> Draft:
     drafts = {name: draft_column(name, cells) for name, cells in columns.items()}
     drafts |= {name: _in_range(draft, table[name]) for name, draft in drafts.items() if isinstance(draft, Date)}
+    drafts |= as_names(drafts, columns)
     features = [one for one in drafts.values() if not isinstance(one, str)]
     features = [in_order(one, columns[one.name]) or one for one in features] if ordered else features
     left_out = {name: draft for name, draft in drafts.items() if isinstance(draft, str)}

@@ -32,7 +32,7 @@ from typing import Any
 
 from crossrank.errors import SchemaError, listing
 from crossrank.schema import cells as written
-from crossrank.schema.codes import MAX_CODES, are_called_codes, are_names, few, words_of
+from crossrank.schema.codes import MAX_CODES, are_among, are_called_codes, are_names, few, words_of
 from crossrank.schema.columns import Categorical, Multivalent, Numeric, TableFeature
 from crossrank.schema.dates import PER_UNIT, WRITTEN, Date, TimeRange, formats_of, looks_like_a_date, readable_times
 
@@ -178,6 +178,23 @@ def _draft_numbers(name: str, values: list[Any], present: list[Any], numbers: li
     ):
         return _categorical(name, counts, missing=missing)
     return Numeric(name=name, log_shift=1.0 if _is_skewed(numbers) else None, missing=missing)
+
+
+def as_names(
+    drafts: Mapping[str, TableFeature | str], columns: Mapping[str, list[Any]]
+) -> dict[str, TableFeature | str]:
+    """Of columns drafted as numbers those that are names, since columns drafted as categorical have such names."""
+    names, others = [], {}
+    for name, draft in drafts.items():
+        values = [cell for cell in columns[name] if cell is not None and not is_marker(cell)]
+        numbers = set(numbers_of(values)) if isinstance(draft, Categorical | Numeric) else set()
+        if not numbers or not all(number.is_integer() for number in numbers):
+            continue
+        if isinstance(draft, Categorical):
+            names.append(numbers)
+        elif isinstance(draft, Numeric):
+            others[name] = numbers, _categorical(name, Counter(values), missing=draft.missing)
+    return {name: draft for name, (numbers, draft) in others.items() if are_among(numbers, names)}
 
 
 def in_order(column: TableFeature, cells: list[Any]) -> Numeric | None:
