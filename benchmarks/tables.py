@@ -235,8 +235,10 @@ def main() -> None:
         jobs = [
             pool.submit(contest.run, *one, seed, tuned=False) for one, seed in product(each, range(arguments.seeds))
         ]
-        for one in each if arguments.minutes else ():
-            search = pool.submit(contest.settings, *one)
+        searches = [
+            pool.submit(contest.settings, *one) for one in each if arguments.minutes
+        ]  # before who waits for them
+        for one, search in zip(each if searches else (), searches, strict=True):
             jobs += [pool.submit(train_tuned, one, seed, search) for seed in range(arguments.seeds)]
         for job in jobs:
             job.result()
