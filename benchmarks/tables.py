@@ -235,9 +235,8 @@ def main() -> None:
         jobs = [
             pool.submit(contest.run, *one, seed, tuned=False) for one, seed in product(each, range(arguments.seeds))
         ]
-        searches = [
-            pool.submit(contest.settings, *one) for one in each if arguments.minutes
-        ]  # before who waits for them
+        # in line before those who wait for them
+        searches = [pool.submit(contest.settings, *one) for one in each if arguments.minutes]
         for one, search in zip(each if searches else (), searches, strict=True):
             jobs += [pool.submit(train_tuned, one, seed, search) for seed in range(arguments.seeds)]
         for job in jobs:

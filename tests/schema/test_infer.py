@@ -148,6 +148,7 @@ def ids_of(things, *, seed):
         (lambda r: int(4 * r.expovariate(1 / 400)) * 900, Numeric),  # round
         (lambda r: 500_000 + 1_811 * r.randint(0, 90), Numeric),  # elsewhere
         (lambda r: 20_000 + r.randint(0, 90), Numeric),  # close together
+        (lambda r: 5_000 + int(r.expovariate(1 / 30_000)), Numeric),  # many, and not told by how often each is seen
     ],
 )
 def test_fewer_whole_numbers_are_codes_among_columns_of_names_from_one_space(few, kind):

@@ -81,16 +81,18 @@ def are_names(numbers: Sequence[float]) -> bool:
 
 def lie_apart(numbers: set[float]) -> bool:
     """Whether different whole numbers are from a far wider range than they are many."""
-    return bool(numbers) and max(numbers) - min(numbers) >= APART * len(numbers)
+    return max(numbers) - min(numbers) >= APART * len(numbers)
 
 
 def are_among(numbers: set[float], names: Sequence[set[float]]) -> bool:
-    """Whether different whole numbers are names where others of the table are."""
+    """Whether few different whole numbers are names where more of them in other columns are."""
+    if len(numbers) > FEWEST or not lie_apart(numbers):
+        return False
     around = [more for more in names if len(more) > FEWEST and lie_apart(more)]
     around = [more for more in around if fmean(min(more) <= one <= max(more) for one in numbers) > AROUND]
     most = max(Counter(abs(number) % 10 for number in numbers).values()) / len(numbers)
     by_chance = 0.1 + CERTAIN * math.sqrt(0.09 / len(numbers))
-    return len(around) >= 2 and lie_apart(numbers) and most <= by_chance
+    return len(around) >= 2 and most <= by_chance
 
 
 def _ranks(counts: Sequence[int]) -> list[float]:

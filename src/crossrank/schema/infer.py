@@ -193,8 +193,12 @@ def as_names(
         if isinstance(draft, Categorical):
             names.append(numbers)
         elif isinstance(draft, Numeric):
-            others[name] = numbers, _categorical(name, Counter(values), missing=draft.missing)
-    return {name: draft for name, (numbers, draft) in others.items() if are_among(numbers, names)}
+            others[name] = numbers, Counter(values), draft.missing
+    return {
+        name: _categorical(name, counts, missing=missing)
+        for name, (numbers, counts, missing) in others.items()
+        if are_among(numbers, names)
+    }
 
 
 def in_order(column: TableFeature, cells: list[Any]) -> Numeric | None:

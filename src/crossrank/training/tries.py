@@ -14,7 +14,7 @@
    most of statistics, and those of single columns can stand in for them.
 
 What is tried is kept where it takes more than a standard error off the loss of a validation row, more dropout where it
-takes three: a network is then trained for several times as many steps, and what one gains four averaged gain in part.
+takes three: a network is then trained for two to three times as many steps, and what one gains four gain in part.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOST_PAIRS, MOST_TRIPLES = 20, 10
 LEAST_GAIN, CERTAIN = 2e-4, 2.0  # of the loss of a row; standard errors
 MOST_ORDERED = 34  # ids of a numeric column that is joined to pairs, as categorical ones are
 FEWEST_VALUES = 20  # of a single column: fewer are learned well enough by themselves
-DROPPED, SURE = 0.9, 3.0  # of the vectors of ids; standard errors, since every network takes several times as long then
+DROPPED, SURE = 0.9, 3.0  # of the vectors of ids; standard errors, since each network is then trained for longer
 RIDGE, STEPS = 10.0, 12
 
 
