@@ -49,8 +49,12 @@ def test_what_is_given_stays_and_every_other_setting_is_written_out(dataset) -> 
     assert int(lines[-1].split()[0]) > 1
 
 
+def test_where_nothing_does_better_what_was_given_is_what_was_found(dataset) -> None:
+    assert find_settings(dataset, minutes=0.001, config=SMALL, say=lambda _: None) == SMALL
+
+
 def test_a_run_with_what_was_found_is_an_ordinary_one(dataset, tmp_path) -> None:
-    found = find_settings(dataset, minutes=0.001, config=SMALL, say=lambda _: None)
+    found = find_settings(dataset, minutes=1, config=SMALL, say=lambda _: None)
     run = cr.train(dataset, into=tmp_path / "run", config=found, progress=False)
     assert flatten(run.config).items() >= flatten({"training": found["training"], "model": found["model"]}).items()
     assert isinstance(Run.open(run.path).report["test"]["logloss"], float)

@@ -61,7 +61,8 @@ def find_settings(
     seed: int = 0,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Settings for :func:`crossrank.train`, every one of them written out; those that were given stay.
+    """Settings for :func:`crossrank.train`, every one of them written out; those that were given stay. Where none does
+    better than what is filled in, those that were given, and no others.
 
     Args:
         data: what `train` takes.
@@ -106,6 +107,8 @@ def find_settings(
                 break
             tried = _next(chance, trials, knobs)
     say(f"{len(trials)} trials in {(time.monotonic() - started) / 60:.1f} minutes")
+    if best.config == first:
+        return given
     values = best.config.to_dict()
     values["training"] |= {"variants": asked.variants, "memory": asked.memory}  # tried again with these settings
     values["model"]["ensemble"] = ensemble
