@@ -37,10 +37,10 @@ def test_a_column_called_split_is_found_said_and_no_feature(divided) -> None:
 
 
 def test_tables_of_each_split_are_one_dataset(divided) -> None:
-    words = ["--train", "train", "--valid", "valid/rows.csv", "--test", "test"]
+    words, one = ["--train", "train", "--valid", "valid/rows.csv", "--test", "test"], ["--ensemble", 1]
     _, talk = crossrank("prepare", *words, "--into", "dataset", cwd=divided)
     assert "dataset: dataset (train 700, valid 100, test 200 rows)" in talk
-    output, _ = crossrank("train", *words, "--into", "runs/files", *QUICK, cwd=divided)
+    output, _ = crossrank("train", *words, "--into", "runs/files", *one, *QUICK, cwd=divided)
     again, _ = crossrank("train", "dataset", "--into", "runs/dataset", *QUICK, cwd=divided)
     assert output == again
     table = open_splits(train=divided / "train", valid=divided / "valid", test=divided / "test")

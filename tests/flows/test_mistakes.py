@@ -70,7 +70,7 @@ def test_seeds_of_other_settings_or_data_are_not_mixed(place, clicks, tmp_path) 
     assert "in runs/seed-0 training.batch_size was 64 and is 32" in problem
     clicks.head(1500).write_csv(tmp_path / "fewer.csv")
     words[1] = "fewer.csv"
-    _, problem = crossrank(*words, "--schema", place / "schema.json", cwd=tmp_path, code=2)
+    _, problem = crossrank(*words, "--schema", place / "schema.json", "--ensemble", 1, cwd=tmp_path, code=2)
     assert "in runs/seed-0 training.average_decay was 0.96" in problem
     assert "training.eval_every was 52 and is 38 and the data were others" in problem
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["seed-0"]

@@ -169,5 +169,5 @@ def test_the_documented_example_runs(clicks, tmp_path, monkeypatch) -> None:
     scope = {"__name__": __name__}
     exec(compile(textwrap.dedent(block), "example", "exec", dont_inherit=True), scope)
     run = Run.open("runs/tower")
-    assert run.model.hidden.weight.shape[0] == 32
+    assert [member.hidden.weight.shape[0] for member in run.model.members] == 4 * [32]
     np.testing.assert_array_equal(run.predict(clicks), scope["run"].predict(clicks))

@@ -22,7 +22,7 @@ from crossrank.training.loss import is_order
 from crossrank.training.settings import most_table_decay
 
 MANY_ROWS, FEW_ROWS = 500_000, 4096
-ENOUGH_ROWS = 2048  # for trying things, and averaging seeds
+ENOUGH_ROWS = 2048  # for trying things
 VARIED_ROWS = range(ENOUGH_ROWS, 20_000)  # of mostly numbers, for which variants are tried
 NUM_SEEDS = 4
 MOST_L2, L2_ROWS = 3e-4, 3.0  # the penalty, and its product with the training rows
@@ -56,7 +56,7 @@ def fill_in(values: Mapping[str, Any], dataset: EncodedDataset, *, raw: bool = F
         parts |= DROPOUT | (OF_NUMBERS if numbers_alone else {})
         parts |= {"structure": "parallel"} if known.get("structure") == "stacked" else {}
     tries = _tries(dataset) if raw else {}
-    parts |= {"ensemble": NUM_SEEDS} if raw and ENOUGH_ROWS <= rows < MANY_ROWS else {}
+    parts |= {"ensemble": NUM_SEEDS} if raw and rows < MANY_ROWS else {}
     parts = {key: value for key, value in parts.items() if key in known}
     return {**values, "training": filled | tries | training, "model": _under(parts, model)}
 
